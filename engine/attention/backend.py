@@ -1,0 +1,88 @@
+"""The seam between models and attention kernels: plan once a step, run once a layer.
+
+Letters: T tokens of the step, L lanes, H query heads, G key/value heads, D head_dim, P pages, S page_size.
+A step is described on the host by `LaneLayout`; a backend turns it into whatever its kernel wants (`plan`), and each
+layer then stores its new K and V and attends (`run`). Paged attention: arXiv 2309.06180.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from engine.kv.storage import KVStorage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneLayout:
+    """Where each lane's tokens lie, on the host.
+
+    Attributes:
+        query_starts: L + 1 offsets into the step's tokens; lane i owns rows query_starts[i]:query_starts[i + 1].
+        context_lens: L numbers of tokens visible to the lane's last row, its own new ones included.
+        block_tables: L page lists; token at position p lies in slot `table[p // S] * S + p % S`.
+        slots: [T] int64 on the step's device, slot each new token's K and V are written to.
+        masks: For lanes that see something else than all before them: [rows, context] bool, True is visible; None for
+            the ordinary causal lane. Empty when no lane has one.
+    """
+
+    query_starts: Sequence[int]
+    context_lens: Sequence[int]
+    block_tables: Sequence[Sequence[int]]
+    slots: torch.Tensor
+    masks: Sequence[torch.Tensor | None] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionStep:
+    """All that a model's layers need to attend in one step; passed through, never looked into.
+
+    Attributes:
+        backend: The kernel family.
+        plan: What `backend.plan` returned.
+        storage: K and V of all layers.
+        slots: [T] int64.
+    """
+
+    backend: AttentionBackend
+    plan: Any
+    storage: KVStorage
+    slots: torch.Tensor
+
+
+class AttentionBackend(Protocol):
+    """One family of attention kernels."""
+
+    name: str
+
+    def plan(self, layout: LaneLayout, storage: KVStorage) -> Any:
+        """Prepares one step; what it returns is valid until the step has run."""
+        ...
+
+    def run(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        storage: KVStorage,
+        plan: Any,
+        *,
+        scale: float,
+        sliding_window: int | None,
+    ) -> torch.Tensor:
+        """Attends to pages that already hold the step's own K and V.
+
+        Args:
+            layer: Which layer's pages to read.
+            query: [T, H, D], the storage's dtype, rotated.
+            storage: K and V.
+            plan: What `plan` returned for this step.
+            scale: Factor on the scores.
+            sliding_window: Positions a row sees back, itself included, or None.
+
+        Returns:
+            [T, H, D], same dtype as `query`.
+        """
+        ...

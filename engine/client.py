@@ -1,0 +1,81 @@
+"""The engine's one door, as its callers see it: in-process, in a child process, or scripted for tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from engine.errors import ContextTooLong, InvalidRequest
+from engine.request import EngineInfo, GenerateRequest, TokenEvent
+from engine.sampling.params import MAX_LOGPROBS
+from engine.stats import EngineStats
+
+
+class EventStream(Protocol):
+    """Events of one accepted request, in order per sequence, until each of its `n` sequences has finished.
+
+    Iterating raises `EngineStopped` if the engine ends first. Events that pile up while nobody reads are merged, so a
+    slow reader costs memory for its own tokens alone.
+    """
+
+    def __aiter__(self) -> AsyncIterator[TokenEvent]: ...
+
+    async def __anext__(self) -> TokenEvent: ...
+
+    async def aclose(self) -> None:
+        """Ends the request if it still runs: its pages are free within one step. Idempotent; never raises."""
+        ...
+
+
+class EngineClient(Protocol):
+    """Submit work, read numbers. Safe for many concurrent callers of one event loop."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine is. Raises `EngineStopped` while none is connected."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats:
+        """The newest snapshot received; at most about a second old while the engine works."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """True while an engine is connected and takes requests."""
+        ...
+
+    async def submit(self, request: GenerateRequest) -> EventStream:
+        """Hands over one request and waits until the engine has accepted it.
+
+        Raises:
+            InvalidRequest: It can never be served (`ContextTooLong` if it does not fit).
+            QueueFull: Too many wait already.
+            EngineStopped: No engine is there.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends every stream with `EngineStopped` and lets go of the engine. Idempotent."""
+        ...
+
+
+def validate_request(request: GenerateRequest, info: EngineInfo) -> None:
+    """Refuses what could never be served, before any work. Pure; both sides of the door call it.
+
+    Raises:
+        InvalidRequest: A field is out of range; `param` names it.
+        ContextTooLong: Prompt plus `max_tokens` exceed the context or the whole KV pool.
+    """
+    if not request.prompt_ids:
+        raise InvalidRequest("the prompt is empty", "prompt_ids")
+    if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= info.vocab_size:
+        raise InvalidRequest(f"the prompt holds ids outside the vocabulary of {info.vocab_size}", "prompt_ids")
+    if not 1 <= request.n <= 128:
+        raise InvalidRequest(f"n must be between 1 and 128, got {request.n}", "n")
+    if request.prompt_logprobs is not None and not 0 <= request.prompt_logprobs <= MAX_LOGPROBS:
+        raise InvalidRequest(f"prompt_logprobs must be between 0 and {MAX_LOGPROBS}", "prompt_logprobs")
+    request.sampling.validate(info.vocab_size)
+    num_prompt = len(request.prompt_ids)
+    if num_prompt + request.sampling.max_tokens > info.limit_tokens:
+        raise ContextTooLong(info.limit_tokens, num_prompt, request.sampling.max_tokens)

@@ -1,0 +1,82 @@
+"""Settings of an engine: frozen, keyword-only, each part given only its own. `auto` is resolved once, in `engine.build`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+WeightFormat = Literal["auto", "bfloat16", "float32"]
+DeviceName = str
+"""`auto`, `cpu`, `cuda` or `cuda:N`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KVConfig:
+    """The pool of KV pages.
+
+    Attributes:
+        page_size: Tokens a page.
+        num_pages: Pages in the pool; None derives it from `pool_bytes`.
+        pool_bytes: Bytes for the pool; None takes a share of the device's free memory.
+        prefix_cache: Keep finished prompts' pages for reuse.
+    """
+
+    page_size: int = 16
+    num_pages: int | None = None
+    pool_bytes: int | None = None
+    prefix_cache: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulingConfig:
+    """How steps are filled.
+
+    Attributes:
+        max_num_seqs: Sequences that run at once.
+        max_batch_tokens: Tokens of one step at most; None suits the device.
+        max_waiting: Requests that may wait before `QueueFull`.
+        overlap: Prepare step t+1 while step t runs.
+    """
+
+    max_num_seqs: int = 256
+    max_batch_tokens: int | None = None
+    max_waiting: int = 4096
+    overlap: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelConfig:
+    """What runs beside what.
+
+    Attributes:
+        num_threads: Threads of one step on a CPU; None takes the cores this process may use.
+    """
+
+    num_threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """Everything one engine process is told.
+
+    Attributes:
+        model: Hugging Face directory or GGUF file, or `shape:NAME` for random weights of a known shape.
+        device: Where it runs.
+        weights: Format of weights in memory; `auto` is bfloat16.
+        attention: Attention backend, or `auto`.
+        max_model_len: Tokens of one sequence; None takes what the model was made for.
+        seed: Draws the seeds of requests that bring none; None takes one from the system.
+        check_integrity: Verify the KV bookkeeping whenever the engine falls idle (tests).
+    """
+
+    model: Path | str
+    device: DeviceName = "auto"
+    weights: WeightFormat = "auto"
+    attention: str = "auto"
+    max_model_len: int | None = None
+    seed: int | None = None
+    check_integrity: bool = False
+    kv: KVConfig = field(default_factory=KVConfig)
+    scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)

@@ -1,0 +1,42 @@
+"""The seam between the runner and a model: one step's tensors in, logits out.
+
+Letters: T tokens of the step, R rows read out, V vocabulary.
+A model may be torch modules, one native call, or a captured graph; the runner knows only this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from engine.attention.backend import AttentionStep
+from engine.models.config import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepInputs:
+    """One step on the device.
+
+    Attributes:
+        token_ids: [T] int64.
+        positions: [T] int64, rotary positions.
+        attention: How its tokens see each other and their pages.
+        readout_rows: [R] int64, rows whose next-token logits are wanted.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    attention: AttentionStep
+    readout_rows: torch.Tensor
+
+
+class StepModel(Protocol):
+    """A decoder that runs one step of many sequences at once."""
+
+    config: ModelConfig
+
+    def forward(self, inputs: StepInputs) -> torch.Tensor:
+        """Computes the step, writing K and V, and returns logits [R, V] float32."""
+        ...

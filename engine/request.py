@@ -1,0 +1,158 @@
+"""What is asked of the engine and what it answers: plain messages, the same in one process and between two."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from engine.sampling.params import SamplingParams
+
+
+class FinishReason(enum.StrEnum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt and how to continue it.
+
+    Attributes:
+        request_id: Unique among requests in flight; made by our own caller, never taken from a client.
+        prompt_ids: Token ids, at least one, all inside the vocabulary.
+        sampling: How each of the `n` sequences is drawn.
+        n: Sequences to generate from the one prompt; each has its own random stream.
+        account: Opaque label that the KV meter charges.
+        salt: Prefix pages are shared only among requests with the same salt.
+        priority: Lower enters sooner.
+        prompt_logprobs: None for none; otherwise this many alternatives for each prompt token.
+    """
+
+    request_id: str
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    n: int = 1
+    account: str = ""
+    salt: str = ""
+    priority: int = 0
+    prompt_logprobs: int | None = None
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """The model's own log-probability of one token and of the likeliest ones.
+
+    Attributes:
+        logprob: Natural logarithm, finite.
+        top_ids: Likeliest token ids, best first, as many as asked for.
+        top_logprobs: Their log-probabilities, same order.
+        rank: 1 if the token was the likeliest.
+    """
+
+    logprob: float
+    top_ids: list[int]
+    top_logprobs: list[float]
+    rank: int
+
+
+class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
+    """News of one sequence of a request: tokens, an end, or both.
+
+    Attributes:
+        request_id: The request.
+        index: Which of its `n` sequences.
+        token_ids: New tokens in order; includes the stop token if one ended the sequence.
+        logprobs: One entry a token if asked for, else empty.
+        finish_reason: Set on the last event of the sequence only.
+        stop_token_id: The token that ended it, when one did.
+        num_cached_tokens: Prompt tokens taken from the prefix cache; set on the first event of the sequence.
+        prompt_logprobs: On the first event if asked for: one entry a prompt token after the first.
+        error: Set when `finish_reason` is ERROR.
+    """
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] = []
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    num_cached_tokens: int | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
+    error: ErrorReport | None = None
+
+
+class ErrorReport(msgspec.Struct, frozen=True, array_like=True):
+    """An engine error on its way through a process boundary.
+
+    Attributes:
+        kind: Class name in `engine.errors`.
+        message: Text for people.
+        fields: Constructor arguments that rebuild it, by name.
+    """
+
+    kind: str
+    message: str
+    fields: dict[str, int | str | None] = {}
+
+
+class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model's authors recommend (`generation_config.json`); None where they say nothing."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running engine is; constant for one life of its process.
+
+    Attributes:
+        epoch: Differs for every start of an engine process.
+        model_path: Directory or file it was loaded from.
+        architecture: Family, e.g. `llama`.
+        fingerprint: Hex digest of configuration and weights; part of every prefix key.
+        vocab_size: Ids are 0..vocab_size-1.
+        eos_token_ids: The model's own end ids.
+        max_model_len: Most tokens of one sequence, prompt and output.
+        page_size: Tokens a KV page.
+        num_pages: Pages in the pool.
+        page_bytes: Bytes of one page over all layers.
+        device: `cpu`, `cuda:0`...
+        dtype: Weights' and KV's dtype.
+        attention_backend: Name of the chosen backend.
+        defaults: Sampling defaults of the model.
+        num_parameters: Weights' element count.
+        load_s: Seconds it took to load.
+    """
+
+    epoch: str
+    model_path: str
+    architecture: str
+    fingerprint: str
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    max_model_len: int
+    page_size: int
+    num_pages: int
+    page_bytes: int
+    device: str
+    dtype: str
+    attention_backend: str
+    defaults: GenerationDefaults
+    num_parameters: int
+    load_s: float
+
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens the whole KV pool can hold."""
+        return self.num_pages * self.page_size
+
+    @property
+    def limit_tokens(self) -> int:
+        """Most tokens any one sequence can ever have here: the context or the pool, whichever is smaller."""
+        return min(self.max_model_len, self.pool_tokens)

@@ -1,0 +1,39 @@
+"""Plain numbers about a running engine; whoever exports metrics reads them."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EngineStats(msgspec.Struct, kw_only=True):
+    """A snapshot. Totals only grow within one life of the engine.
+
+    Attributes:
+        num_running: Sequences with KV on the device.
+        num_waiting: Sequences that wait for admission.
+        num_pages: Pages in the pool.
+        num_used_pages: Pages that some live sequence holds.
+        num_cached_pages: Pages that only the prefix cache holds (evictable).
+        num_steps: Steps run.
+        num_prefill_tokens: Prompt tokens computed (cache hits not counted).
+        num_decode_tokens: Tokens sampled.
+        num_cached_tokens: Prompt tokens taken from the prefix cache.
+        num_prompt_tokens: Prompt tokens of admitted requests, cached or not.
+        num_preemptions: Sequences that gave their pages back and waited again.
+        num_finished: Sequences ended, by finish reason.
+        step_ms: Wall time of the last step.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_pages: int = 0
+    num_used_pages: int = 0
+    num_cached_pages: int = 0
+    num_steps: int = 0
+    num_prefill_tokens: int = 0
+    num_decode_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_prompt_tokens: int = 0
+    num_preemptions: int = 0
+    num_finished: dict[str, int] = {}
+    step_ms: float = 0.0
