@@ -1,0 +1,109 @@
+"""What a generation is told and what it yields: text with its tokens, never half a character or half a stop string."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.sampling.params import SamplingParams
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateOptions:
+    """How to continue a context.
+
+    Attributes:
+        sampling: What the engine decides per token.
+        n: Independent continuations.
+        stop: Strings that end a continuation; matched over token borders, cut from the text.
+        include_stop_str: Keep the matched stop string in the text.
+        skip_special_tokens: Leave special tokens out of the text.
+        prompt_logprobs: None, or how many alternatives to report for each prompt token.
+        priority: Lower enters sooner.
+    """
+
+    sampling: SamplingParams
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    include_stop_str: bool = False
+    skip_special_tokens: bool = True
+    prompt_logprobs: int | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenAlternative:
+    """One likely token at a position.
+
+    Attributes:
+        token_id: Its id.
+        text: Its text alone; U+FFFD where its bytes are no whole character.
+        data: Its true bytes.
+        logprob: Natural logarithm of its probability, finite.
+    """
+
+    token_id: int
+    text: str
+    data: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenText:
+    """One token of a text.
+
+    Attributes:
+        token_id: Its id.
+        text: Its text alone; U+FFFD where its bytes are no whole character.
+        data: Its true bytes; joined over a text they give the text's bytes.
+        logprob: Finite, or None when not asked for (or for the first prompt token).
+        top: Likeliest tokens at its place, best first.
+    """
+
+    token_id: int
+    text: str
+    data: bytes
+    logprob: float | None = None
+    top: tuple[TokenAlternative, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationStep:
+    """News of one continuation.
+
+    Attributes:
+        index: Which of the `n`.
+        text: New text, whole characters only; may be empty.
+        tokens: The tokens whose text completes within `text` (held-back tokens come with their text). Tokens cut off
+            with a stop string and special tokens left out of the text do not appear.
+        token_ids: Every new token id the engine produced that belongs to this step, the stop token included.
+        finish_reason: Set on the last step of this continuation.
+        stop_reason: The stop string or the stop token id that ended it (None for the model's own end id).
+        prompt_tokens: On the first step, when `prompt_logprobs` was asked for.
+    """
+
+    index: int
+    text: str = ""
+    tokens: tuple[TokenText, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    prompt_tokens: tuple[TokenText, ...] | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class Usage:
+    """Tokens counted so far.
+
+    Attributes:
+        num_prompt_tokens: Once, whatever `n` is.
+        num_completion_tokens: Over all continuations; a stop token counts, tokens past a stop string do not.
+        num_cached_tokens: Prompt tokens that came from the prefix cache.
+    """
+
+    num_prompt_tokens: int = 0
+    num_completion_tokens: int = 0
+    num_cached_tokens: int = 0
+    per_choice: dict[int, int] = field(default_factory=dict)
