@@ -1,0 +1,90 @@
+# `make serve` and `make test` do all the set-up they need; `make help` lists the rest.
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(shell \
+	command -v $(name) >/dev/null && $(name) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+	2>/dev/null && echo $(name))))
+HOST ?= 127.0.0.1
+PORT ?= 8000
+MODEL ?= smollm2-135m
+ARGS ?=
+PIP_ARGS ?=
+
+export WYE_HOME ?= $(CURDIR)/.wye
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Idle OpenMP threads must not spin: tests and servers run more threads than a small machine has cores.
+export OMP_WAIT_POLICY ?= passive
+
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --constraint constraints.txt $(PIP_ARGS)
+
+.PHONY: help serve test lint types imports pytest docs bench model install dev format clean distclean
+
+help: ## List what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo '  PORT=8000 MODEL=smollm2-135m ARGS="--workers 2" pass through to `make serve`; PIP_ARGS= to pip.'
+
+serve: model ## Install what is missing, fetch the model, start the server
+	@$(BIN)/python scripts/foreground.py $(BIN)/wye serve $(MODEL) --host $(HOST) --port $(PORT) $(ARGS)
+
+test: lint types imports pytest ## Everything CI checks
+
+lint: dev ## Style and format of the code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: dev ## Static types of code and tests
+	$(BIN)/mypy
+
+imports: dev ## Which package may import which
+	$(BIN)/lint-imports
+
+pytest: dev model ## The test suite, documented examples included
+	$(BIN)/python -m pytest $(ARGS)
+
+docs: dev ## Write the generated tables of docs/ anew
+	$(BIN)/python -m docs.generate
+
+bench: dev model ## Engine against transformers, then the server under load
+	$(BIN)/python -m loadtests.compare --model $(MODEL) --json loadtests/results/compare.json
+	$(BIN)/python -m loadtests.run --model $(MODEL) --json loadtests/results/run.json
+
+format: dev ## Rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+model: install ## Fetch MODEL into the model store
+	@$(BIN)/wye models pull $(MODEL)
+
+install: .venv/.installed ## The server's dependencies, in .venv
+
+dev: .venv/.installed-dev ## Also what tests and checks need
+
+.venv/bin/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo 'Wye needs Python 3.11, 3.12 or 3.13, and none of them is on the PATH.' >&2; \
+		echo 'Install one, or name it: make serve PYTHON=/path/to/python3.12' >&2; exit 1; fi
+	@echo "Making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv || { echo 'Could not make .venv: is the venv module there (python3-venv on Debian)?' >&2; \
+		rm -rf .venv; exit 1; }
+
+.venv/.installed: .venv/bin/python pyproject.toml constraints.txt
+	@echo 'Installing Wye and its dependencies into .venv (torch is large: this can take some minutes)'
+	$(BIN)/python -m pip install --quiet pip==25.3
+	$(INSTALL) --editable .
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(INSTALL) --group dev
+	@touch $@
+
+clean: ## Remove caches and build products
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean ## Also remove .venv and the models
+	rm -rf .venv .wye

@@ -1,0 +1,148 @@
+"""Drives an engine in this process, without the gateway: submit a batch, step until it has ended, stamp every token."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.build import build_loop
+from engine.config import EngineConfig
+from engine.request import EngineInfo, FinishReason, GenerateRequest
+from engine.sampling.params import SamplingParams
+from engine.stats import EngineStats
+from loadtests.workload import random_ids
+
+
+@dataclass(slots=True)
+class SequenceTiming:
+    """Times at which tokens of one sequence came out, seconds after the batch was submitted.
+
+    Attributes:
+        times: One entry a token.
+        num_cached_tokens: Prompt tokens that the prefix cache had.
+    """
+
+    times: list[float] = field(default_factory=list)
+    num_cached_tokens: int = 0
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds to the first token."""
+        return self.times[0]
+
+    @property
+    def tpot_s(self) -> float:
+        """Mean seconds per further token; 0 for a single token."""
+        return (self.times[-1] - self.times[0]) / max(1, len(self.times) - 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchTiming:
+    """One batch of sequences that were submitted together.
+
+    Attributes:
+        num_prompt_tokens: Of all sequences.
+        sequences: One entry a sequence.
+        wall_s: Until the last one ended.
+    """
+
+    num_prompt_tokens: int
+    sequences: Sequence[SequenceTiming]
+    wall_s: float
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Prompt tokens over the time until every sequence has its first token."""
+        return self.num_prompt_tokens / max(sequence.ttft_s for sequence in self.sequences)
+
+    @property
+    def decode_tokens_per_s(self) -> float | None:
+        """Tokens per second while all sequences decode: after the last first token, before the first end.
+
+        None if there is no such time: the answers were too short.
+        """
+        start = max(sequence.times[0] for sequence in self.sequences)
+        end = min(sequence.times[-1] for sequence in self.sequences)
+        if end <= start:
+            return None
+        num_tokens = sum(start < at <= end for sequence in self.sequences for at in sequence.times)
+        return num_tokens / (end - start)
+
+    @property
+    def ttft_s(self) -> float:
+        """Median seconds to the first token."""
+        return statistics.median(sequence.ttft_s for sequence in self.sequences)
+
+    @property
+    def tpot_s(self) -> float:
+        """Median over sequences of the mean seconds per further token."""
+        return statistics.median(sequence.tpot_s for sequence in self.sequences)
+
+
+class EngineDriver:
+    """An engine of our own, fed with token ids.
+
+    Attributes:
+        info: What was loaded.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._loop = build_loop(config)
+        self._num_submitted = 0
+        self.info: EngineInfo = self._loop.info
+
+    @property
+    def stats(self) -> EngineStats:
+        """The loop's own counters."""
+        return self._loop.stats
+
+    def run(self, prompts: Sequence[Sequence[int]], num_output: int) -> BatchTiming:
+        """Generates `num_output` greedy tokens for each prompt, all submitted at once.
+
+        Raises:
+            RuntimeError: A sequence did not bring as many tokens as asked for.
+        """
+        sampling = SamplingParams(max_tokens=num_output, temperature=0.0, ignore_eos=True)
+        timings: dict[str, SequenceTiming] = {}
+        start = time.perf_counter()
+        for prompt in prompts:
+            self._num_submitted += 1
+            request_id = f"load-{self._num_submitted}"
+            timings[request_id] = SequenceTiming()
+            self._loop.submit(GenerateRequest(request_id=request_id, prompt_ids=list(prompt), sampling=sampling))
+        self._step_until_idle(timings, start)
+        wall_s = time.perf_counter() - start
+        for timing in timings.values():
+            if len(timing.times) != num_output:
+                raise RuntimeError(f"asked for {num_output} tokens, got {len(timing.times)}")
+        return BatchTiming(num_prompt_tokens=sum(map(len, prompts)), sequences=list(timings.values()), wall_s=wall_s)
+
+    def close(self) -> None:
+        """Lets go of the engine and its memory."""
+        self._loop.close()
+
+    def _step_until_idle(self, timings: dict[str, SequenceTiming], start: float) -> None:
+        while self._loop.has_work:
+            events = self._loop.step()
+            now = time.perf_counter() - start
+            for event in events:
+                if event.finish_reason is FinishReason.ERROR:
+                    raise RuntimeError(f"a sequence failed: {event.error}")
+                timing = timings[event.request_id]
+                timing.times.extend([now] * len(event.token_ids))
+                timing.num_cached_tokens = event.num_cached_tokens or timing.num_cached_tokens
+
+
+class PromptSource:
+    """Prompts that share no prefix with any earlier one, so that no cache can help."""
+
+    def __init__(self, vocab_size: int, seed: int = 0) -> None:
+        self._rng = random.Random(seed)
+        self._vocab_size = vocab_size
+
+    def draw(self, width: int, num_tokens: int) -> list[list[int]]:
+        """`width` prompts of `num_tokens` ids."""
+        return [[token % self._vocab_size for token in random_ids(self._rng, num_tokens)] for _ in range(width)]

@@ -1,0 +1,192 @@
+"""The engine alone: `python -m loadtests.offline`. Imports nothing of the gateway.
+
+python -m loadtests.offline --model smollm2-135m --widths 1 8 32
+python -m loadtests.offline --shape qwen3-0.6b --device cuda --widths 1 32 256 --prompt 512 --output 256
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import resource
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig
+from engine.request import EngineInfo
+from loadtests.driver import BatchTiming, EngineDriver, PromptSource
+from loadtests.results import report
+from loadtests.tables import Table
+
+
+def peak_memory_mib(device: str) -> tuple[float, float | None]:
+    """Most memory held so far, in MiB: resident in this process, and allocated on the GPU (None without one)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    resident = peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+    if not device.startswith("cuda"):
+        return resident, None
+    import torch
+
+    return resident, torch.cuda.max_memory_allocated(torch.device(device)) / 2**20
+
+
+def median_of(batches: Sequence[BatchTiming], value: Callable[[BatchTiming], float | None]) -> float | None:
+    """Median of one number over rounds; None if no round has it."""
+    values = [number for batch in batches if (number := value(batch)) is not None]
+    return statistics.median(values) if values else None
+
+
+def measure_widths(
+    driver: EngineDriver, prompts: PromptSource, widths: Sequence[int], num_prompt: int, num_output: int, rounds: int
+) -> list[dict[str, Any]]:
+    """Batches of each width; medians over rounds."""
+    rows = []
+    for width in widths:
+        batches = [driver.run(prompts.draw(width, num_prompt), num_output) for _ in range(rounds)]
+        rows.append(
+            {
+                "width": width,
+                "prompt_tokens": num_prompt,
+                "output_tokens": num_output,
+                "prefill_tokens_per_s": median_of(batches, lambda batch: batch.prefill_tokens_per_s),
+                "decode_tokens_per_s": median_of(batches, lambda batch: batch.decode_tokens_per_s),
+                "ttft_ms": statistics.median(batch.ttft_s for batch in batches) * 1000,
+                "tpot_ms": statistics.median(batch.tpot_s for batch in batches) * 1000,
+            }
+        )
+    return rows
+
+
+def measure_prefill(
+    driver: EngineDriver, prompts: PromptSource, lengths: Sequence[int], rounds: int
+) -> list[dict[str, Any]]:
+    """One prompt of each length alone, to its first token; medians over rounds."""
+    rows = []
+    for length in lengths:
+        ttft_s = statistics.median(driver.run(prompts.draw(1, length), 1).ttft_s for _ in range(rounds))
+        rows.append({"prompt_tokens": length, "ttft_ms": ttft_s * 1000, "prefill_tokens_per_s": length / ttft_s})
+    return rows
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtests.offline", description="Measure the engine alone.")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--model", default="smollm2-135m", help="stored name, Hugging Face directory or GGUF file")
+    what.add_argument("--shape", help="random weights of a known shape, e.g. qwen3-0.6b or llama-3.1-8b")
+    parser.add_argument("--widths", type=int, nargs="+", default=[1, 8, 32], help="sequences decoded together")
+    parser.add_argument("--prompt", type=int, default=128, help="prompt tokens of each sequence")
+    parser.add_argument("--output", type=int, default=64, help="tokens to generate for each sequence")
+    parser.add_argument("--prefill", type=int, nargs="*", default=[512, 2048], help="prompt lengths measured alone")
+    parser.add_argument("--rounds", type=int, default=3, help="medians are taken over as many rounds")
+    parser.add_argument("--seed", type=int, default=0, help="draws the prompts")
+    add_engine_options(parser)
+    parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    return parser
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Options that become an `EngineConfig`."""
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto")
+    parser.add_argument("--weights", choices=["auto", "bfloat16", "float32"], default="auto", help="weights in memory")
+    parser.add_argument("--attention", default="auto", help="attention backend")
+    parser.add_argument("--threads", type=int, help="CPU threads of a step")
+    parser.add_argument("--pages", type=int, help="pages of the KV pool")
+    parser.add_argument("--no-overlap", action="store_true", help="do not prepare a step while another runs")
+
+
+def engine_config(options: argparse.Namespace, model: str | Path) -> EngineConfig:
+    """What the options of `add_engine_options` ask for."""
+    return EngineConfig(
+        model=model,
+        device=options.device,
+        weights=options.weights,
+        attention=options.attention,
+        seed=0,
+        kv=KVConfig(num_pages=options.pages),
+        scheduling=SchedulingConfig(overlap=not options.no_overlap),
+        parallel=ParallelConfig(num_threads=options.threads),
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command."""
+    options = _parser().parse_args(argv)
+    driver = EngineDriver(engine_config(options, _model_of(options)))
+    info = driver.info
+    loaded_mib, _ = peak_memory_mib(info.device)
+    prompts = PromptSource(info.vocab_size, options.seed)
+    driver.run(prompts.draw(2, min(options.prompt, 64)), 8)
+    gc.collect()
+    widths = measure_widths(driver, prompts, options.widths, options.prompt, options.output, options.rounds)
+    prefills = measure_prefill(driver, prompts, options.prefill, options.rounds)
+    peak_mib, gpu_mib = peak_memory_mib(info.device)
+    memory = {"peak_rss_mib": peak_mib, "peak_rss_after_load_mib": loaded_mib, "peak_gpu_mib": gpu_mib}
+    engine = {
+        "model": options.shape or options.model,
+        "architecture": info.architecture,
+        "num_parameters": info.num_parameters,
+        "device": info.device,
+        "dtype": info.dtype,
+        "attention": info.attention_backend,
+        "pages": info.num_pages,
+        "load_s": info.load_s,
+    }
+    report(
+        [_engine_table(info, memory), _width_table(widths), _prefill_table(prefills)],
+        {"engine": engine, "widths": widths, "prefill": prefills, "memory": memory, "rounds": options.rounds},
+        json_path=options.json,
+        markdown=options.markdown,
+        device=info.device,
+    )
+    driver.close()
+    return 0
+
+
+def _model_of(options: argparse.Namespace) -> str | Path:
+    if options.shape:
+        return f"shape:{options.shape}"
+    from loadtests.models import locate
+
+    return locate(options.model)
+
+
+def _engine_table(info: EngineInfo, memory: dict[str, float | None]) -> Table:
+    table = Table(title="Engine", headers=["what", "value"])
+    table.add("architecture", info.architecture)
+    table.add("parameters, M", info.num_parameters / 1e6)
+    table.add("device", info.device)
+    table.add("dtype", info.dtype)
+    table.add("attention", info.attention_backend)
+    table.add("KV pool, tokens", info.pool_tokens)
+    table.add("load, s", info.load_s)
+    table.add("peak memory, MiB", memory["peak_rss_mib"])
+    table.add("of that after loading, MiB", memory["peak_rss_after_load_mib"])
+    if memory["peak_gpu_mib"] is not None:
+        table.add("peak GPU memory, MiB", memory["peak_gpu_mib"])
+    return table
+
+
+def _width_table(rows: Sequence[dict[str, Any]]) -> Table:
+    first = rows[0]
+    table = Table(
+        title=f"{first['prompt_tokens']}-token prompts, {first['output_tokens']} tokens each, submitted together",
+        headers=["width", "prefill tokens/s", "decode tokens/s", "TTFT p50, ms", "TPOT p50, ms"],
+    )
+    for row in rows:
+        table.add(*(row[key] for key in ("width", "prefill_tokens_per_s", "decode_tokens_per_s", "ttft_ms", "tpot_ms")))
+    return table
+
+
+def _prefill_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title="One prompt alone", headers=["prompt tokens", "TTFT, ms", "prefill tokens/s"])
+    for row in rows:
+        table.add(row["prompt_tokens"], row["ttft_ms"], row["prefill_tokens_per_s"])
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())
