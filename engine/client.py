@@ -22,6 +22,10 @@ class EventStream(Protocol):
 
     async def __anext__(self) -> TokenEvent: ...
 
+    async def stop_sequence(self, index: int) -> None:
+        """Ends one of the request's `n` sequences; its pages are free within one step and no event follows for it."""
+        ...
+
     async def aclose(self) -> None:
         """Ends the request if it still runs: its pages are free within one step. Idempotent; never raises."""
         ...

@@ -1,9 +1,8 @@
-"""Settings of an engine: frozen, keyword-only, each part given only its own. `auto` is resolved once, in `engine.build`."""
+"""Settings of an engine: frozen, each part given only its own. `auto` is resolved once, in `engine.build`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 WeightFormat = Literal["auto", "bfloat16", "float32"]
@@ -70,7 +69,7 @@ class EngineConfig:
         check_integrity: Verify the KV bookkeeping whenever the engine falls idle (tests).
     """
 
-    model: Path | str
+    model: str
     device: DeviceName = "auto"
     weights: WeightFormat = "auto"
     attention: str = "auto"

@@ -1,0 +1,232 @@
+"""The one door to the KV pool: block tables in, pages reserved, shared, cached, freed.
+
+Who holds the pages of one sequence of 70 tokens (page size 16) whose first 32 came from the cache:
+
+    position   0        16       32       48       64   70
+    page       [ cached ][ cached ][  own  ][  own  ][ own  ]
+    held by      table+tree  table+tree  table     table    table      while it runs
+                 table+tree  ...         table+tree, up to the last full page       once its prompt is computed
+                 tree        ...         tree, up to the last full page             after it ended
+    the last, partly filled page is freed at the end: only full pages have a name
+
+Not here: tensors (`engine.kv.storage`) and when to do what (`engine.scheduling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.errors import OutOfPages
+from engine.kv.block_table import BlockTable
+from engine.kv.identity import page_key, root_key
+from engine.kv.pages import PagePool
+from engine.kv.prefix import PrefixCache
+
+PageCopy = tuple[int, int]
+"""(source, destination): a page to be copied on the device before the step that writes the destination."""
+
+
+GROWTH_PAGES = 32
+"""Pages beyond its present length that a sequence is given room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixName:
+    """What a token history is called in the cache.
+
+    Attributes:
+        root: Key before its first page.
+        num_tokens: Length of the history.
+        keys: Of its leading full pages.
+    """
+
+    root: bytes
+    num_tokens: int
+    keys: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class KVUsage:
+    """Pages by state; free + used + cached = all.
+
+    Attributes:
+        num_free: Nobody holds them.
+        num_used: At least one sequence holds them.
+        num_cached: The prefix cache alone holds them; evictable.
+    """
+
+    num_free: int
+    num_used: int
+    num_cached: int
+
+
+class KVManager:
+    """Pages for sequences. Every call either succeeds or changes nothing."""
+
+    def __init__(
+        self, *, num_pages: int, page_size: int, fingerprint: str, kv_dtype: str, prefix_cache: bool = True
+    ) -> None:
+        self.page_size = page_size
+        self.num_pages = num_pages
+        self._fingerprint = fingerprint
+        self._kv_dtype = kv_dtype
+        self._caches = prefix_cache
+        self._pool = PagePool(num_pages)
+        self._cache = PrefixCache(self._pool)
+
+    @property
+    def usage(self) -> KVUsage:
+        """How many pages are in which state."""
+        free, cached = self._pool.num_free, self._cache.num_idle
+        return KVUsage(free, self.num_pages - free - cached, cached)
+
+    @property
+    def num_available(self) -> int:
+        """Pages that are free or can be made free by evicting cached ones."""
+        return self._pool.num_free + self._cache.num_idle
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Pages that hold `num_tokens` tokens."""
+        return -(-num_tokens // self.page_size)
+
+    def name(self, token_ids: Sequence[int], *, salt: str, cached: bool = True) -> PrefixName:
+        """Names the leading full pages of a history, its last token left over; hashing, so keep the answer.
+
+        With `cached` false the name matches nothing, so that every token will be computed.
+        """
+        root = root_key(fingerprint=self._fingerprint, kv_dtype=self._kv_dtype, adapter="", salt=salt)
+        num_pages = (len(token_ids) - 1) // self.page_size if self._caches and cached else 0
+        return PrefixName(root, len(token_ids), self._chain(root, [], token_ids, num_pages))
+
+    def can_open(self, name: PrefixName, *, spare_pages: int) -> bool:
+        """True if a sequence of these tokens would find pages for all of them, and `spare_pages` were left."""
+        num_hit, num_idle = self._cache.peek(name.keys)
+        needed = self.pages_for(name.num_tokens) - num_hit
+        return needed + num_idle + spare_pages <= self.num_available
+
+    def open(self, name: PrefixName, *, expected_tokens: int) -> tuple[BlockTable, int]:
+        """Begins a table, with whatever leading pages the cache has; at least one token is left to compute.
+
+        Args:
+            name: Of all tokens known now.
+            expected_tokens: Length the sequence may grow to; pages are placed with room for it, within reason.
+
+        Returns:
+            The table and how many of the tokens it holds already.
+        """
+        pages = self._cache.match(name.keys)
+        table = BlockTable(root=name.root, pages=pages, keys=name.keys[: len(pages)])
+        growth = min(expected_tokens, name.num_tokens + GROWTH_PAGES * self.page_size)
+        table.claim = self._pool.claim(self.pages_for(growth) - len(pages))
+        return table, len(pages) * self.page_size
+
+    def fork(self, table: BlockTable, num_tokens: int) -> BlockTable:
+        """A table that shares the pages of the first `num_tokens` positions; writes to shared pages copy them."""
+        pages = table.pages[: self.pages_for(num_tokens)]
+        for page in pages:
+            self._pool.share(page)
+        num_full = num_tokens // self.page_size
+        return BlockTable(root=table.root, pages=pages, keys=table.keys[:num_full])
+
+    def can_reserve(self, table: BlockTable, start: int, stop: int) -> bool:
+        """True if `reserve` would succeed."""
+        return self._pages_missing(table, start, stop) <= self.num_available
+
+    def reserve(self, table: BlockTable, start: int, stop: int) -> list[PageCopy]:
+        """Makes positions start..stop-1 writable: allocates missing pages and unshares shared ones.
+
+        Returns:
+            Copies the device must make before it writes.
+
+        Raises:
+            OutOfPages: Nothing was changed.
+        """
+        missing = self._pages_missing(table, start, stop)
+        if missing > self.num_available:
+            raise OutOfPages(missing, self.num_available)
+        self._cache.evict(missing - self._pool.num_free)
+        copies = []
+        for index in range(start // self.page_size, self.pages_for(stop)):
+            if index == len(table.pages):
+                table.pages.append(self._allocate(table))
+            elif self._pool.refs(table.pages[index]) > 1:
+                shared, table.pages[index] = table.pages[index], self._allocate(table)
+                copies.append((shared, table.pages[index]))
+                self._drop(shared)
+        return copies
+
+    def publish(self, table: BlockTable, token_ids: Sequence[int]) -> None:
+        """Lets others reuse the full pages of a living table; `token_ids` are all tokens computed so far."""
+        if self._caches:
+            keys = self._extend_keys(table, token_ids)
+            self._cache.insert(keys, table.pages[: len(keys)], adopt_duplicates=False)
+
+    def close(self, table: BlockTable, token_ids: Sequence[int]) -> None:
+        """Ends a table: full pages of the computed `token_ids` stay in the cache, the rest is free. Idempotent."""
+        if self._caches and table.pages:
+            keys = self._extend_keys(table, token_ids)
+            self._cache.insert(keys, table.pages[: len(keys)], adopt_duplicates=True)
+        for page in reversed(table.pages):
+            self._drop(page)
+        table.pages.clear()
+        if table.claim is not None:
+            self._pool.unclaim(table.claim)
+            table.claim = None
+
+    def clear_cache(self) -> int:
+        """Frees every idle page and returns how many."""
+        return self._cache.evict(self.num_pages)
+
+    def check_integrity(self, tables: Iterable[BlockTable]) -> None:
+        """Raises AssertionError unless references, free pages and cache agree with the given living tables."""
+        self._cache.check_integrity()
+        expected = [0] * self.num_pages
+        for table in tables:
+            for page in table.pages:
+                expected[page] += 1
+        for page in self._cache.pages():
+            expected[page] += 1
+        actual = [self._pool.refs(page) for page in range(self.num_pages)]
+        assert actual == expected, f"pages with wrong counts: {_differences(actual, expected)}"
+        free = self._pool.free_pages()
+        assert free == [page for page in range(self.num_pages) if expected[page] == 0]
+        assert self._pool.num_free == len(free)
+
+    def _extend_keys(self, table: BlockTable, token_ids: Sequence[int]) -> list[bytes]:
+        self._chain(table.root, table.keys, token_ids, len(token_ids) // self.page_size)
+        return table.keys
+
+    def _chain(self, root: bytes, keys: list[bytes], token_ids: Sequence[int], num_pages: int) -> list[bytes]:
+        """Appends to `keys` until it names `num_pages` pages."""
+        size = self.page_size
+        for index in range(len(keys), num_pages):
+            keys.append(page_key(keys[-1] if keys else root, token_ids[index * size : (index + 1) * size]))
+        return keys
+
+    def _pages_missing(self, table: BlockTable, start: int, stop: int) -> int:
+        first, last = start // self.page_size, self.pages_for(stop)
+        shared = sum(self._pool.refs(page) > 1 for page in table.pages[first:last])
+        return shared + max(0, last - len(table.pages))
+
+    def _allocate(self, table: BlockTable) -> int:
+        following = table.pages[-1] + 1 if table.pages else None
+        if following is None:
+            following = table.claim.start if table.claim else None
+        elif not self._pool.may_take(following, table.claim):
+            self._reclaim(table)
+        return self._pool.allocate(following, table.claim)
+
+    def _reclaim(self, table: BlockTable) -> None:
+        """The table outgrew its claim: place what follows where there is room again."""
+        if table.claim is not None:
+            self._pool.unclaim(table.claim)
+        table.claim = self._pool.claim(GROWTH_PAGES)
+
+    def _drop(self, page: int) -> None:
+        self._pool.release(page)
+        self._cache.released(page)
+
+
+def _differences(actual: Sequence[int], expected: Sequence[int]) -> dict[int, tuple[int, int]]:
+    return {page: pair for page, pair in enumerate(zip(actual, expected, strict=True)) if pair[0] != pair[1]}

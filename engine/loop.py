@@ -1,0 +1,141 @@
+"""The engine's heart: schedule, run, apply. Synchronous; whoever owns it calls `step` while `has_work`.
+
+With overlap, the step that was just scheduled starts before the results of the one before are read, so the host's
+work hides behind the device's:
+
+    host    schedule 1 | schedule 2 | wait 1, apply 1 | schedule 3 | wait 2, apply 2 | ...
+    device             [ ---- step 1 ---- ][ ---- step 2 ---- ][ ---- step 3 ---- ]
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from engine.client import validate_request
+from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
+from engine.runner.runner import ModelRunner, StepHandle
+from engine.scheduling.batch import Batch
+from engine.scheduling.scheduler import Scheduler
+from engine.stats import EngineStats
+
+log = logging.getLogger(__name__)
+
+MAX_FAILED_STEPS = 3
+"""Steps that may fail in a row before the engine gives up: a device that fails every step serves nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    batch: Batch
+    handle: StepHandle
+    started_s: float
+
+
+class EngineLoop:
+    """One engine, driven from one thread.
+
+    Args:
+        info: What it is.
+        scheduler: Owns the sequences.
+        runner: Owns the device.
+        overlap: Schedule a step while the one before still runs.
+        check_integrity: Verify the KV bookkeeping whenever the engine falls idle.
+    """
+
+    def __init__(
+        self,
+        *,
+        info: EngineInfo,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        overlap: bool = True,
+        check_integrity: bool = False,
+    ) -> None:
+        self.info = info
+        self._scheduler = scheduler
+        self._runner = runner
+        self._overlap = overlap
+        self._checks = check_integrity
+        self._running: _Step | None = None
+        self._num_failed = 0
+        self._step_ms = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        """True while a call of `step` would do something."""
+        return self._scheduler.has_work or self._running is not None
+
+    @property
+    def stats(self) -> EngineStats:
+        """Present numbers; the object is the same from call to call and changes with the engine."""
+        stats = self._scheduler.stats
+        stats.step_ms = self._step_ms
+        return stats
+
+    def submit(self, request: GenerateRequest) -> None:
+        """Accepts a request, or refuses it before any work.
+
+        Raises:
+            InvalidRequest: It can never be served.
+            QueueFull: Too many wait.
+        """
+        validate_request(request, self.info)
+        self._scheduler.add(request)
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or one of its sequences, at once and without an event; unknown ids pass."""
+        self._scheduler.abort(request_id, index)
+
+    def step(self) -> list[TokenEvent]:
+        """Starts the next step and returns the events of one that has finished; may return none."""
+        previous = self._running
+        self._running = self._start() if self._scheduler.has_work else None
+        events = self._finish(previous) if previous is not None else []
+        if not self._overlap and self._running is not None:
+            previous, self._running = self._running, None
+            events += self._finish(previous)
+        if self._checks and not self.has_work:
+            self._scheduler.check_integrity()
+        return events
+
+    def clear_cache(self) -> int:
+        """Frees every page that only the prefix cache holds, and returns how many."""
+        return self._scheduler.kv.clear_cache()
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless pages and living sequences agree."""
+        self._scheduler.check_integrity()
+
+    def close(self) -> None:
+        """Waits for the device and lets go of it. Idempotent."""
+        self._runner.close()
+
+    def _start(self) -> _Step | None:
+        batch = self._scheduler.schedule()
+        if not batch.lanes and not batch.released_rows:
+            return None
+        return _Step(batch, self._runner.submit(batch), time.perf_counter())
+
+    def _finish(self, step: _Step) -> list[TokenEvent]:
+        try:
+            results = step.handle()
+        except Exception as error:
+            return self._failed(step, error)
+        self._num_failed = 0
+        self._step_ms = (time.perf_counter() - step.started_s) * 1e3
+        return self._scheduler.apply(step.batch, results)
+
+    def _failed(self, step: _Step, error: Exception) -> list[TokenEvent]:
+        """Ends those who were in the step, so that one bad step costs no one else.
+
+        Raises:
+            Exception: The step's own error, once too many failed in a row.
+        """
+        log.exception("a step of %d lanes failed", len(step.batch.lanes), exc_info=error)
+        self._num_failed += 1
+        if self._num_failed >= MAX_FAILED_STEPS:
+            raise error
+        report = ErrorReport("EngineError", f"the step failed: {type(error).__name__}: {error}"[:500])
+        return self._scheduler.fail(step.batch, report)

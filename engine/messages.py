@@ -1,0 +1,63 @@
+"""What crosses between an engine process and the gateways connected to it: msgpack, one frame a step and gateway."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
+from engine.stats import EngineStats
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """A gateway is there and wants to know whom it talks to."""
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    """Run this. Answered by `Frame.accepted` or `Frame.refused`."""
+
+    request: GenerateRequest
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """End this request, or one of its sequences. Not answered."""
+
+    request_id: str
+    index: int | None = None
+
+
+Command = Hello | Submit | Abort
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """A request that was not accepted, and why."""
+
+    request_id: str
+    error: ErrorReport
+
+
+class Frame(msgspec.Struct, omit_defaults=True):
+    """All that one step of the engine has for one gateway.
+
+    Attributes:
+        events: Of this gateway's requests.
+        accepted: Request ids.
+        refused: Requests that were not.
+        stats: About once a second.
+        info: In answer to `Hello`.
+    """
+
+    events: list[TokenEvent] = []
+    accepted: list[str] = []
+    refused: list[Refusal] = []
+    stats: EngineStats | None = None
+    info: EngineInfo | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it is not worth sending."""
+        return not (self.events or self.accepted or self.refused or self.stats or self.info)
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_command = msgspec.msgpack.Decoder(Command).decode
+decode_frame = msgspec.msgpack.Decoder(Frame).decode

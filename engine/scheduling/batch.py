@@ -1,0 +1,98 @@
+"""One step's work: which tokens of which sequences, and what comes back for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, field
+
+from engine.kv.manager import PageCopy
+from engine.request import TokenLogprob
+from engine.sampling.params import SamplingParams
+from engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class RowAssignment:
+    """A sequence that takes a row of device state before this step; a snapshot, safe to read while the host goes on."""
+
+    row: int
+    params: SamplingParams
+    seed: int
+    stream: int
+    prompt_ids: ListOf[int]
+    output_ids: ListOf[int]
+    eos_token_ids: ListOf[int]
+
+
+@dataclass(slots=True)
+class Lane:
+    """One sequence's part of a step: positions start..start+num_tokens-1.
+
+    Attributes:
+        sequence: Whose.
+        run: The sequence's `runs` when it was scheduled; an older result is stale.
+        start: First position computed.
+        num_tokens: Query span.
+        samples: A token is drawn after the last position.
+        feeds_back: The one token to compute is still on the device.
+        reads_prompt: Log-probabilities of the prompt tokens after each position are wanted.
+        row: Row of device state.
+        pages: The sequence's pages at this step.
+        copies: Pages to copy before the step (copy-on-write).
+    """
+
+    sequence: Sequence
+    run: int
+    start: int
+    num_tokens: int
+    samples: bool
+    feeds_back: bool
+    reads_prompt: bool
+    row: int
+    pages: ListOf[int]
+    copies: ListOf[PageCopy]
+
+    @property
+    def stop(self) -> int:
+        """One past the last position computed."""
+        return self.start + self.num_tokens
+
+
+@dataclass(slots=True)
+class Batch:
+    """The lanes of one step, and what must happen on the device before them, in this order.
+
+    Attributes:
+        lanes: Decoding lanes first.
+        released_rows: Rows of device state given up since the step before.
+        assigned_rows: Rows taken.
+    """
+
+    lanes: list[Lane] = field(default_factory=list)
+    released_rows: list[int] = field(default_factory=list)
+    assigned_rows: list[RowAssignment] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the step."""
+        return sum(lane.num_tokens for lane in self.lanes)
+
+    @property
+    def copies(self) -> list[PageCopy]:
+        """Pages the device copies before anything else of this step."""
+        return [copy for lane in self.lanes for copy in lane.copies]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneResult:
+    """What a step gave one lane.
+
+    Attributes:
+        token_id: The token drawn, if the lane samples.
+        logprob: Of that token, if asked for.
+        prompt_logprobs: One entry for each position whose next prompt token was asked about.
+    """
+
+    token_id: int | None = None
+    logprob: TokenLogprob | None = None
+    prompt_logprobs: ListOf[TokenLogprob] = ()

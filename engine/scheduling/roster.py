@@ -1,0 +1,92 @@
+"""Every live sequence: by request, waiting or running, with its row of device state."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+
+from engine.sequence import Sequence, SequenceStatus
+
+
+class Roster:
+    """Membership alone; pages and steps are the scheduler's business.
+
+    Attributes:
+        waiting: In the order they may enter.
+        running: In the order they entered the engine.
+        released_rows: Rows given up since the last call of `take_released_rows`.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self._requests: dict[str, list[Sequence]] = {}
+        self._free_rows = list(range(num_rows - 1, -1, -1))
+        self._released_rows: list[int] = []
+
+    @property
+    def has_free_row(self) -> bool:
+        """True if one more may run."""
+        return bool(self._free_rows)
+
+    def of_request(self, request_id: str) -> list[Sequence]:
+        """Its live sequences; empty if there are none."""
+        return list(self._requests.get(request_id, ()))
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._requests
+
+    def __iter__(self) -> Iterator[Sequence]:
+        for sequences in self._requests.values():
+            yield from sequences
+
+    def add(self, sequences: list[Sequence]) -> None:
+        """Lets a request's sequences wait."""
+        self._requests[sequences[0].request.request_id] = list(sequences)
+        for sequence in sequences:
+            self._wait(sequence)
+
+    def start(self, sequence: Sequence) -> int:
+        """Moves one from waiting to running and gives it a row."""
+        self.waiting.remove(sequence)
+        bisect.insort(self.running, sequence, key=_order)
+        sequence.status = SequenceStatus.RUNNING
+        sequence.row = self._free_rows.pop()
+        return sequence.row
+
+    def suspend(self, sequence: Sequence) -> None:
+        """Moves one from running back to waiting, at its old place."""
+        self._stop(sequence)
+        self._wait(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forgets one for good."""
+        if sequence.status is SequenceStatus.RUNNING:
+            self._stop(sequence)
+        else:
+            self.waiting.remove(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        siblings = self._requests[sequence.request.request_id]
+        siblings.remove(sequence)
+        if not siblings:
+            del self._requests[sequence.request.request_id]
+
+    def take_released_rows(self) -> list[int]:
+        """Rows given up since the last call."""
+        rows, self._released_rows = self._released_rows, []
+        return rows
+
+    def _wait(self, sequence: Sequence) -> None:
+        sequence.status = SequenceStatus.WAITING
+        bisect.insort(self.waiting, sequence, key=_order)
+
+    def _stop(self, sequence: Sequence) -> None:
+        assert sequence.row is not None
+        self.running.remove(sequence)
+        self._free_rows.append(sequence.row)
+        self._released_rows.append(sequence.row)
+        sequence.row = None
+
+
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.order

@@ -1,0 +1,332 @@
+"""Fills each step with lanes, and turns what the step gave back into events.
+
+There are no phases, only sequences with tokens scheduled and tokens to reach (as in chunked prefill, arXiv 2403.02310):
+a lane computes one token or a chunk of many, and a step mixes both under one token budget. `schedule` may be called
+before the results of the step before it are applied: what it needs to know of those (how many tokens, not which) is
+known in advance.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from collections.abc import Sequence as ListOf
+
+from engine.errors import QueueFull
+from engine.kv.manager import KVManager
+from engine.request import ErrorReport, FinishReason, GenerateRequest, TokenEvent
+from engine.scheduling.batch import Batch, Lane, LaneResult, RowAssignment
+from engine.scheduling.policy import is_ready, preemption_victim, spare_pages
+from engine.scheduling.roster import Roster
+from engine.sequence import Sequence
+from engine.stats import EngineStats
+
+PROMPT_READOUT_CHUNK = 256
+"""Most prompt positions read out in one lane and step: each costs a row of logits over the whole vocabulary."""
+
+
+class Scheduler:
+    """Owns every live sequence; the only caller of the KV manager.
+
+    Args:
+        kv: The pool.
+        max_num_seqs: Sequences that run at once.
+        max_batch_tokens: Tokens of one step, at least `max_num_seqs`.
+        max_waiting: Sequences that may wait.
+        eos_token_ids: The model's end ids.
+        draw_seed: Gives a seed to requests that bring none.
+    """
+
+    def __init__(
+        self,
+        kv: KVManager,
+        *,
+        max_num_seqs: int,
+        max_batch_tokens: int,
+        max_waiting: int,
+        eos_token_ids: tuple[int, ...],
+        draw_seed: Callable[[], int],
+    ) -> None:
+        assert max_batch_tokens >= max_num_seqs
+        self.kv = kv
+        self._max_batch_tokens = max_batch_tokens
+        self._max_waiting = max_waiting
+        self._eos = tuple(eos_token_ids)
+        self._draw_seed = draw_seed
+        self._arrivals = itertools.count()
+        self._roster = Roster(max_num_seqs)
+        self._totals = EngineStats()
+
+    @property
+    def has_work(self) -> bool:
+        """True while any sequence lives."""
+        return bool(self._roster.waiting or self._roster.running)
+
+    @property
+    def stats(self) -> EngineStats:
+        """Totals so far and what is held now."""
+        usage, totals = self.kv.usage, self._totals
+        totals.num_running, totals.num_waiting = len(self._roster.running), len(self._roster.waiting)
+        totals.num_pages, totals.num_used_pages, totals.num_cached_pages = (
+            self.kv.num_pages,
+            usage.num_used,
+            usage.num_cached,
+        )
+        return totals
+
+    def add(self, request: GenerateRequest) -> None:
+        """Lets a validated request wait for admission.
+
+        Raises:
+            QueueFull: Too many wait.
+        """
+        if len(self._roster.waiting) + request.n > self._max_waiting:
+            raise QueueFull(len(self._roster.waiting))
+        assert request.request_id not in self._roster, "request ids are unique"
+        params = request.sampling
+        seed = self._draw_seed() if params.seed is None else params.seed
+        stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self._eos)
+        sequences: list[Sequence] = []
+        for index in range(request.n):
+            sequence = Sequence(request, index, next(self._arrivals), seed, stop_ids, list(request.prompt_ids))
+            sequence.leader = sequences[0] if sequences else None
+            sequences.append(sequence)
+        self._roster.add(sequences)
+
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or one of its sequences, without an event; its pages are free at once. Unknown ids pass."""
+        for sequence in self._roster.of_request(request_id):
+            if index is None or sequence.index == index:
+                self._end(sequence, FinishReason.ABORT)
+
+    def schedule(self) -> Batch:
+        """Chooses the next step's lanes, decoding ones first, then running prefills, then newcomers.
+
+        Advances what is scheduled, never what is computed. The batch must be run in the order of the calls.
+        """
+        batch = Batch()
+        decoding = [sequence for sequence in self._roster.running if sequence.num_pending == 1]
+        prefilling = [sequence for sequence in self._roster.running if sequence.num_pending > 1]
+        num_preempted = 0
+        for sequence in decoding + prefilling:
+            if sequence.is_running and sequence.num_tokens < sequence.max_total:
+                num_preempted += self._extend(batch, sequence)
+        if not num_preempted:
+            self._admit(batch)
+        batch.released_rows = self._roster.take_released_rows()
+        return batch
+
+    def apply(self, batch: Batch, results: ListOf[LaneResult]) -> list[TokenEvent]:
+        """Takes in what a step gave; ends sequences that reached their stop. Events are in lane order."""
+        self._totals.num_steps += 1
+        events = []
+        for lane, result in zip(batch.lanes, results, strict=True):
+            if lane.sequence.is_finished:
+                continue
+            if lane.sequence.is_running and lane.run == lane.sequence.runs:
+                self._commit(lane, result)
+            if result.token_id is not None:
+                events.append(self._accept(lane.sequence, result))
+        return events
+
+    def fail(self, batch: Batch, error: ErrorReport) -> list[TokenEvent]:
+        """Ends every sequence of a step that could not be run."""
+        events = []
+        for lane in batch.lanes:
+            if not lane.sequence.is_finished:
+                events.append(self._event(lane.sequence, [], finish_reason=FinishReason.ERROR, error=error))
+                self._end(lane.sequence, FinishReason.ERROR, keep=False)
+        return events
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless pages and living sequences agree."""
+        self.kv.check_integrity(sequence.table for sequence in self._roster if sequence.table is not None)
+
+    # -- filling a step -------------------------------------------------------------------------------------------
+
+    def _extend(self, batch: Batch, sequence: Sequence) -> int:
+        """Gives a running sequence its lane, if the budget lets it; returns how many had to yield for it."""
+        count = self._chunk(sequence, self._max_batch_tokens - batch.num_tokens)
+        if count == 0:
+            return 0
+        assert sequence.table is not None
+        start, stop = sequence.num_scheduled, sequence.num_scheduled + count
+        num_preempted = 0
+        while not self.kv.can_reserve(sequence.table, start, stop):
+            victim = preemption_victim(self._roster.running)
+            self._preempt(batch, victim)
+            num_preempted += 1
+            if victim is sequence:
+                return num_preempted
+        self._append_lane(batch, sequence, count)
+        return num_preempted
+
+    def _admit(self, batch: Batch) -> None:
+        """Lets those who wait enter, in order, while seats, pages and budget last."""
+        for sequence in list(self._roster.waiting):
+            if not self._roster.has_free_row or batch.num_tokens >= self._max_batch_tokens:
+                return
+            if not is_ready(sequence):
+                continue
+            if not self._can_enter(sequence):
+                return
+            self._enter(batch, sequence)
+            self._append_lane(batch, sequence, self._chunk(sequence, self._max_batch_tokens - batch.num_tokens))
+
+    def _can_enter(self, sequence: Sequence) -> bool:
+        spare = spare_pages(len(self._roster.running), self.kv.num_pages)
+        if self._shared_prompt(sequence):
+            return self.kv.num_available > spare
+        if sequence.name is None:
+            cached = not sequence.wants_prompt_logprobs
+            sequence.name = self.kv.name(sequence.token_ids, salt=sequence.request.salt, cached=cached)
+        return self.kv.can_open(sequence.name, spare_pages=spare)
+
+    def _enter(self, batch: Batch, sequence: Sequence) -> None:
+        shared = self._shared_prompt(sequence)
+        if shared:
+            leader = sequence.leader
+            assert leader is not None
+            assert leader.table is not None
+            sequence.table, num_held = self.kv.fork(leader.table, shared), shared
+            num_cached = leader.num_cached
+        else:
+            assert sequence.name is not None
+            sequence.table, num_held = self.kv.open(sequence.name, expected_tokens=sequence.max_total)
+            num_cached = num_held
+        if sequence.num_cached is None:
+            sequence.num_cached = num_cached
+            if sequence.index == 0:
+                self._totals.num_prompt_tokens += sequence.num_prompt
+                self._totals.num_cached_tokens += num_held
+        sequence.name = None
+        sequence.num_scheduled = sequence.num_computed = num_held
+        sequence.runs += 1
+        row = self._roster.start(sequence)
+        batch.assigned_rows.append(
+            RowAssignment(
+                row,
+                sequence.request.sampling,
+                sequence.seed,
+                sequence.index,
+                sequence.request.prompt_ids,
+                tuple(sequence.output_ids),
+                self._eos,
+            )
+        )
+
+    def _shared_prompt(self, sequence: Sequence) -> int:
+        """Tokens that a sequence can take over from its running leader; 0 if it must find its own way.
+
+        The prompt's last token is left over: computing it again yields the logits for the first draw.
+        """
+        leader = sequence.leader
+        if leader is None or not leader.is_running or sequence.num_output:
+            return 0
+        return sequence.num_prompt - 1
+
+    def _chunk(self, sequence: Sequence, budget: int) -> int:
+        if sequence.wants_prompt_logprobs:
+            budget = min(budget, PROMPT_READOUT_CHUNK)
+        return min(sequence.num_pending, budget)
+
+    def _append_lane(self, batch: Batch, sequence: Sequence, count: int) -> None:
+        assert sequence.table is not None
+        assert sequence.row is not None
+        assert count > 0
+        start, stop = sequence.num_scheduled, sequence.num_scheduled + count
+        lane = Lane(
+            sequence=sequence,
+            run=sequence.runs,
+            start=start,
+            num_tokens=count,
+            samples=stop == sequence.num_tokens,
+            feeds_back=sequence.num_in_flight > 0,
+            reads_prompt=sequence.wants_prompt_logprobs and start < sequence.num_prompt - 1,
+            copies=self.kv.reserve(sequence.table, start, stop),
+            row=sequence.row,
+            pages=tuple(sequence.table.pages),
+        )
+        batch.lanes.append(lane)
+        sequence.num_scheduled = stop
+        sequence.num_in_flight += lane.samples
+
+    def _preempt(self, batch: Batch, victim: Sequence) -> None:
+        """Takes a running sequence's pages; it keeps its tokens, and waits to compute them again."""
+        for lane in batch.lanes:
+            if lane.sequence is victim:
+                batch.lanes.remove(lane)
+                victim.num_in_flight -= lane.samples
+                break
+        self._close(victim, keep=True)
+        victim.num_scheduled = victim.num_computed = 0
+        victim.prompt_logprobs.clear()
+        self._roster.suspend(victim)
+        self._totals.num_preemptions += 1
+
+    # -- taking results in ----------------------------------------------------------------------------------------
+
+    def _commit(self, lane: Lane, result: LaneResult) -> None:
+        """What the lane computed is there now."""
+        sequence = lane.sequence
+        assert sequence.table is not None
+        sequence.num_computed = lane.stop
+        sequence.prompt_logprobs.extend(result.prompt_logprobs)
+        if lane.start < sequence.num_prompt:
+            self._totals.num_prefill_tokens += lane.num_tokens
+            if lane.stop >= sequence.num_prompt:
+                self.kv.publish(sequence.table, sequence.token_ids[: lane.stop])
+
+    def _accept(self, sequence: Sequence, result: LaneResult) -> TokenEvent:
+        """Appends the token drawn, and ends the sequence if it is the last."""
+        assert result.token_id is not None
+        sequence.num_in_flight -= 1
+        sequence.token_ids.append(result.token_id)
+        self._totals.num_decode_tokens += 1
+        reason = None
+        if result.token_id in sequence.stop_ids:
+            reason = FinishReason.STOP
+        elif len(sequence.token_ids) >= sequence.max_total:
+            reason = FinishReason.LENGTH
+        event = self._event(sequence, [result.token_id], finish_reason=reason)
+        if result.logprob is not None:
+            event.logprobs = [result.logprob]
+        if reason is FinishReason.STOP:
+            event.stop_token_id = result.token_id
+        if reason is not None:
+            self._end(sequence, reason)
+        return event
+
+    def _event(
+        self,
+        sequence: Sequence,
+        token_ids: list[int],
+        *,
+        finish_reason: FinishReason | None,
+        error: ErrorReport | None = None,
+    ) -> TokenEvent:
+        event = TokenEvent(
+            request_id=sequence.request.request_id,
+            index=sequence.index,
+            token_ids=token_ids,
+            finish_reason=finish_reason,
+            error=error,
+        )
+        if not sequence.reported:
+            event.num_cached_tokens = sequence.num_cached
+            if sequence.wants_prompt_logprobs:
+                event.prompt_logprobs = sequence.prompt_logprobs
+            sequence.reported = True
+        return event
+
+    def _end(self, sequence: Sequence, reason: FinishReason, *, keep: bool = True) -> None:
+        self._close(sequence, keep=keep)
+        self._roster.remove(sequence)
+        finished = self._totals.num_finished
+        finished[reason.value] = finished.get(reason.value, 0) + 1
+
+    def _close(self, sequence: Sequence, *, keep: bool) -> None:
+        """Gives the pages back; those that hold computed tokens stay in the cache if `keep`."""
+        if sequence.table is not None:
+            self.kv.close(sequence.table, sequence.token_ids[: sequence.num_computed] if keep else ())
+            sequence.table = None

@@ -1,0 +1,119 @@
+"""One token history and how far it has come: asked, scheduled, computed, finished.
+
+prompt_ids            output_ids        (in flight)
+|-------------------|-----------------|.|           num_tokens counts all three
+|----------- num_computed ----------|                results applied: K and V are there
+|------------- num_scheduled --------------|         handed to the device, results may be out
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence as TokenList
+from dataclasses import dataclass, field
+
+from engine.kv.block_table import BlockTable
+from engine.kv.manager import PrefixName
+from engine.request import GenerateRequest, TokenLogprob
+
+
+class SequenceStatus(enum.Enum):
+    """Where a sequence is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One of a request's `n` continuations.
+
+    Attributes:
+        request: What was asked.
+        index: Which of its `n`; also its random stream.
+        arrival: Rises with every sequence the engine accepts.
+        seed: Resolved seed.
+        stop_ids: Tokens that end it.
+        token_ids: Prompt and known output.
+        num_in_flight: Sampled tokens whose ids the host does not know yet.
+        num_scheduled: Tokens handed to the device in the present run.
+        num_computed: Tokens whose K and V are known to be stored.
+        num_cached: Prompt tokens the first admission took from the cache; None before.
+        name: What its history is called in the prefix cache; made when it first asks for admission.
+        table: Its pages while it runs.
+        row: Its row of device state while it runs.
+        leader: For index > 0: the sequence whose prompt pages it shares.
+        reported: Its first event is out.
+        prompt_logprobs: Those read so far.
+        runs: How often it was admitted; results of an earlier run are recognised by it.
+    """
+
+    request: GenerateRequest
+    index: int
+    arrival: int
+    seed: int
+    stop_ids: frozenset[int]
+    token_ids: list[int] = field(default_factory=list)
+    status: SequenceStatus = SequenceStatus.WAITING
+    num_in_flight: int = 0
+    num_scheduled: int = 0
+    num_computed: int = 0
+    num_cached: int | None = None
+    name: PrefixName | None = None
+    table: BlockTable | None = None
+    row: int | None = None
+    leader: Sequence | None = None
+    runs: int = 0
+    reported: bool = False
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def is_running(self) -> bool:
+        """It has pages and a row."""
+        return self.status is SequenceStatus.RUNNING
+
+    @property
+    def is_finished(self) -> bool:
+        """It ended, one way or another."""
+        return self.status is SequenceStatus.FINISHED
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the history, those in flight included."""
+        return len(self.token_ids) + self.num_in_flight
+
+    @property
+    def num_output(self) -> int:
+        """Output tokens, those in flight included."""
+        return self.num_tokens - self.num_prompt
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens of the history that no step computes yet."""
+        return self.num_tokens - self.num_scheduled
+
+    @property
+    def output_ids(self) -> TokenList[int]:
+        """Output tokens the host knows."""
+        return self.token_ids[self.num_prompt :]
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Who goes first: lower priority value, then earlier arrival."""
+        return (self.request.priority, self.arrival)
+
+    @property
+    def max_total(self) -> int:
+        """Length at which it ends."""
+        return self.num_prompt + self.request.sampling.max_tokens
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """True until every prompt position has been reported."""
+        return self.request.prompt_logprobs is not None and self.index == 0 and not self.reported

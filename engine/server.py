@@ -1,0 +1,173 @@
+"""An engine process: one `EngineLoop` behind a ZeroMQ socket, many gateways in front of it.
+
+Between steps it takes commands; while idle it sleeps in `poll`. It ends when its parent's end of a pipe closes, so it
+cannot outlive the parent, however that one dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+import zmq
+
+from engine.errors import EngineError
+from engine.loop import EngineLoop
+from engine.messages import Abort, Command, Frame, Hello, Refusal, Submit, decode_command, encode
+from engine.reports import report
+from engine.request import TokenEvent
+
+log = logging.getLogger(__name__)
+
+STATS_INTERVAL_S = 1.0
+MAX_QUEUED_FRAMES = 20_000
+"""Frames that may wait for one gateway. One that reads nothing for so long is taken for dead."""
+
+
+@dataclass(slots=True)
+class _Gateway:
+    """One connected gateway: its requests with the sequences still open, and what the next frame will tell it."""
+
+    identity: bytes
+    requests: dict[str, set[int]] = field(default_factory=dict)
+    frame: Frame = field(default_factory=Frame)
+
+
+class EngineServer:
+    """Routes commands to the loop and events to whoever asked.
+
+    Args:
+        loop: The engine.
+        socket: A bound ROUTER socket that reports unreachable peers (`ROUTER_MANDATORY`).
+        parent: File descriptor that becomes readable, at its end, when the parent is gone or wants us to stop.
+    """
+
+    def __init__(self, loop: EngineLoop, socket: zmq.Socket[bytes], parent: int) -> None:
+        self._loop = loop
+        self._socket = socket
+        self._parent = parent
+        self._gateways: dict[bytes, _Gateway] = {}
+        self._owners: dict[str, _Gateway] = {}
+        self._stats_due_s = 0.0
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(parent, zmq.POLLIN)
+
+    def run(self) -> None:
+        """Serves until the parent closes its end."""
+        while self._take_commands():
+            events = self._loop.step() if self._loop.has_work else []
+            self._route(events)
+            self._send_frames()
+
+    def _take_commands(self) -> bool:
+        """Reads all that came; waits only while there is nothing to compute. False when it is time to stop."""
+        ready = dict(self._poller.poll(self._patience_ms()))
+        if self._parent in ready and os.read(self._parent, 1024) == b"":
+            return False
+        while True:
+            try:
+                identity, payload = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return True
+            self._obey(identity, payload)
+
+    def _patience_ms(self) -> int | None:
+        """How long commands may be waited for: not at all while there is work, for ever if nobody wants numbers."""
+        if self._loop.has_work:
+            return 0
+        if not self._gateways:
+            return None
+        return max(0, math.ceil((self._stats_due_s - time.monotonic()) * 1e3))
+
+    def _obey(self, identity: bytes, payload: bytes) -> None:
+        try:
+            command: Command = decode_command(payload)
+        except msgspec.DecodeError:
+            log.exception("a command could not be read")
+            return
+        gateway = self._gateways.get(identity)
+        if gateway is None:
+            gateway = self._gateways[identity] = _Gateway(identity)
+        match command:
+            case Hello():
+                gateway.frame.info = self._loop.info
+                gateway.frame.stats = self._loop.stats
+            case Submit(request):
+                try:
+                    self._loop.submit(request)
+                except EngineError as error:
+                    gateway.frame.refused.append(Refusal(request.request_id, report(error)))
+                else:
+                    gateway.frame.accepted.append(request.request_id)
+                    gateway.requests[request.request_id] = set(range(request.n))
+                    self._owners[request.request_id] = gateway
+            case Abort(request_id, index):
+                self._abort(gateway, request_id, index)
+
+    def _abort(self, gateway: _Gateway, request_id: str, index: int | None) -> None:
+        if request_id in gateway.requests:
+            self._loop.abort(request_id, index)
+            self._ended(gateway, request_id, gateway.requests[request_id] if index is None else {index})
+
+    def _ended(self, gateway: _Gateway, request_id: str, indices: set[int]) -> None:
+        """Strikes off sequences of a request that have ended."""
+        left = gateway.requests[request_id] - indices
+        if left:
+            gateway.requests[request_id] = left
+        else:
+            del gateway.requests[request_id]
+            del self._owners[request_id]
+
+    def _route(self, events: list[TokenEvent]) -> None:
+        for event in events:
+            gateway = self._owners.get(event.request_id)
+            if gateway is None:
+                continue
+            gateway.frame.events.append(event)
+            if event.finish_reason is not None:
+                self._ended(gateway, event.request_id, {event.index})
+
+    def _send_frames(self) -> None:
+        now = time.monotonic()
+        if now >= self._stats_due_s:
+            self._stats_due_s = now + STATS_INTERVAL_S
+            for gateway in self._gateways.values():
+                gateway.frame.stats = self._loop.stats
+        for gateway in list(self._gateways.values()):
+            if not gateway.frame.is_empty:
+                self._send(gateway)
+
+    def _send(self, gateway: _Gateway) -> None:
+        frame, gateway.frame = gateway.frame, Frame()
+        try:
+            self._socket.send_multipart([gateway.identity, encode(frame)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            log.info("a gateway is gone (%s); %d requests end with it", error, len(gateway.requests))
+            del self._gateways[gateway.identity]
+            for request_id in list(gateway.requests):
+                self._loop.abort(request_id)
+                del self._owners[request_id]
+
+
+@contextlib.contextmanager
+def bound_socket(endpoint: str) -> Iterator[zmq.Socket[bytes]]:
+    """A ROUTER socket at `endpoint`, closed afterwards without waiting for anyone."""
+    context = zmq.Context()
+    socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
+    try:
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_FRAMES)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.bind(endpoint)
+        yield socket
+    finally:
+        socket.close()
+        context.term()

@@ -1,0 +1,149 @@
+"""The caller's side of the door: from frames to one stream of events a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+from engine.errors import EngineError, EngineStopped
+from engine.messages import Abort, Command, Frame, Submit
+from engine.reports import rebuild
+from engine.request import GenerateRequest, TokenEvent
+
+Send = Callable[[Command], None]
+
+
+class RequestStream:
+    """Implements `engine.client.EventStream` for one accepted request."""
+
+    def __init__(self, request: GenerateRequest, send: Send, forget: Callable[[str], None]) -> None:
+        self._request_id = request.request_id
+        self._send = send
+        self._forget = forget
+        self._open = set(range(request.n))
+        self._events: deque[TokenEvent] = deque()
+        self._error: EngineError | None = None
+        self._news = asyncio.Event()
+
+    def __aiter__(self) -> AsyncIterator[TokenEvent]:
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        while not self._events:
+            if self._error is not None:
+                raise self._error
+            if not self._open:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        return self._events.popleft()
+
+    async def stop_sequence(self, index: int) -> None:
+        """Ends one sequence; no event follows for it."""
+        if index in self._open:
+            self._send(Abort(self._request_id, index))
+            self._close(index)
+
+    async def aclose(self) -> None:
+        """Ends the request if it still runs."""
+        if self._open and self._error is None:
+            self._send(Abort(self._request_id))
+        self._open.clear()
+        self._forget(self._request_id)
+        self._news.set()
+
+    def put(self, event: TokenEvent) -> None:
+        """Takes in one event; merges it with one of the same sequence that nobody has read yet."""
+        if event.index not in self._open:
+            return
+        waiting = next((seen for seen in reversed(self._events) if seen.index == event.index), None)
+        if waiting is None:
+            self._events.append(event)
+        else:
+            _merge(waiting, event)
+        if event.finish_reason is not None:
+            self._close(event.index)
+        self._news.set()
+
+    def fail(self, error: EngineError) -> None:
+        """Ends the stream with an error, after what has already arrived."""
+        self._error = error
+        self._open.clear()
+        self._news.set()
+
+    def _close(self, index: int) -> None:
+        self._open.discard(index)
+        if not self._open:
+            self._forget(self._request_id)
+            self._news.set()
+
+
+class StreamTable:
+    """All requests of one connection: those that wait to be accepted and those that run."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._streams: dict[str, RequestStream] = {}
+        self._answers: dict[str, asyncio.Future[None]] = {}
+
+    async def submit(self, request: GenerateRequest) -> RequestStream:
+        """Sends a request and waits for the engine's answer.
+
+        Raises:
+            EngineError: What the engine answered, or `EngineStopped` if it went away.
+        """
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        stream = RequestStream(request, self._send, self._forget)
+        self._answers[request.request_id] = answer
+        self._streams[request.request_id] = stream
+        self._send(Submit(request))
+        try:
+            await answer
+        except BaseException:
+            # A refusal, or the caller was cancelled while it waited: the engine may have accepted meanwhile.
+            if not answer.done() or answer.cancelled():
+                self._send(Abort(request.request_id))
+            self._forget(request.request_id)
+            raise
+        finally:
+            self._answers.pop(request.request_id, None)
+        return stream
+
+    def dispatch(self, frame: Frame) -> None:
+        """Hands a frame's news to whom they concern; what concerns nobody any more is dropped."""
+        for request_id in frame.accepted:
+            answer = self._answers.get(request_id)
+            if answer is not None and not answer.done():
+                answer.set_result(None)
+        for refusal in frame.refused:
+            answer = self._answers.get(refusal.request_id)
+            if answer is not None and not answer.done():
+                answer.set_exception(rebuild(refusal.error))
+        for event in frame.events:
+            stream = self._streams.get(event.request_id)
+            if stream is not None:
+                stream.put(event)
+
+    def fail_all(self, message: str) -> None:
+        """The engine is gone: ends every stream and every wait with `EngineStopped`."""
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(EngineStopped(message))
+        for stream in self._streams.values():
+            stream.fail(EngineStopped(message))
+        self._streams.clear()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def _forget(self, request_id: str) -> None:
+        self._streams.pop(request_id, None)
+
+
+def _merge(waiting: TokenEvent, event: TokenEvent) -> None:
+    waiting.token_ids = waiting.token_ids + event.token_ids
+    waiting.logprobs = waiting.logprobs + event.logprobs
+    waiting.finish_reason = event.finish_reason
+    waiting.stop_token_id = event.stop_token_id
+    waiting.error = event.error
