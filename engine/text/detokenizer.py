@@ -1,0 +1,126 @@
+"""Text of tokens that arrive a few at a time: never half a character."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from engine.text.tokenizer import Tokenizer
+
+
+class DecodedToken(NamedTuple):
+    """A token and its place in the text.
+
+    Attributes:
+        token_id: Its id.
+        data: The bytes it adds to the text; empty for a hidden token.
+        start: Index, in characters of the whole text, of the character that holds its first byte.
+        end: Index after the character that holds its last byte; equals `start` if it has no bytes.
+        is_hidden: It is a special token that was left out of the text.
+    """
+
+    token_id: int
+    data: bytes
+    start: int
+    end: int
+    is_hidden: bool
+
+
+class Piece(NamedTuple):
+    """New text, and the tokens whose last character has arrived with it.
+
+    Attributes:
+        text: Whole characters only; may be empty.
+        tokens: In order; their `end` lies within all text given so far.
+    """
+
+    text: str
+    tokens: list[DecodedToken]
+
+
+class IncrementalDetokenizer:
+    """Turns one sequence's tokens into text as they come.
+
+    All pieces joined are `tokenizer.decode` of all ids pushed. Bytes that are no UTF-8 become U+FFFD as soon as no
+    later byte can mend them; an unfinished character at the very end does so in `flush`.
+
+    Args:
+        tokenizer: Of the model that makes the tokens.
+        skip_special: Leave special tokens out of the text.
+        prompt_tail: Ids before the first pushed one (all of them, or the last few). They add no text, but a
+            tokenizer that drops the space before the first word drops none after them, and a character that they
+            begin is completed.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, prompt_tail: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._hidden_ids = tokenizer.special_ids if skip_special else frozenset()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._num_chars = 0
+        self._waiting: list[DecodedToken] = []
+        self._at_start = not self._read_tail(prompt_tail)
+
+    def push(self, ids: Sequence[int], *, hide: bool = False) -> Piece:
+        """Takes the next tokens.
+
+        Args:
+            ids: Token ids; padding ids beyond the tokenizer have no text.
+            hide: Leave these tokens out of the text, special or not.
+        """
+        texts: list[str] = []
+        for token_id in ids:
+            is_hidden = hide or token_id in self._hidden_ids
+            token, text = self._hide(token_id) if is_hidden else self._decode(token_id)
+            self._waiting.append(token)
+            texts.append(text)
+        return Piece("".join(texts), self._release())
+
+    def flush(self) -> Piece:
+        """Ends the text: what is left of an unfinished character becomes U+FFFD."""
+        text = self._decoder.decode(b"", final=True)
+        self._num_chars += len(text)
+        return Piece(text, self._release())
+
+    def _hide(self, token_id: int) -> tuple[DecodedToken, str]:
+        return DecodedToken(token_id, b"", self._num_chars, self._num_chars, True), ""
+
+    def _decode(self, token_id: int) -> tuple[DecodedToken, str]:
+        data = self._tokenizer.token_bytes(token_id)
+        if self._at_start and data:
+            data, self._at_start = self._tokenizer.token_bytes(token_id, at_start=True), False
+        start = self._num_chars
+        text = ""
+        if data and self._has_pending():
+            text = self._decoder.decode(data[:1])
+            # A first byte that does not go on with the pending ones leaves them as one U+FFFD before it.
+            start += text.startswith("\ufffd") and (len(text) > 1 or self._has_pending())
+            text += self._decoder.decode(data[1:])
+        else:
+            text = self._decoder.decode(data)
+        self._num_chars += len(text)
+        end = self._num_chars + self._has_pending() if data else start
+        return DecodedToken(token_id, data, start, end, False), text
+
+    def _has_pending(self) -> bool:
+        return bool(self._decoder.getstate()[0])
+
+    def _release(self) -> list[DecodedToken]:
+        num_done = 0
+        while num_done < len(self._waiting) and self._waiting[num_done].end <= self._num_chars:
+            num_done += 1
+        done = self._waiting[:num_done]
+        del self._waiting[:num_done]
+        return done
+
+    def _read_tail(self, ids: Sequence[int]) -> bool:
+        """Readies the decoder with an unfinished character of the prompt; true if the prompt has any text."""
+        tail = b""
+        for token_id in reversed(ids):
+            if token_id not in self._hidden_ids:
+                tail = self._tokenizer.token_bytes(token_id) + tail
+            if len(tail) >= 4:
+                break
+        self._decoder.decode(tail)
+        return bool(tail)

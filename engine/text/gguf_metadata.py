@@ -1,0 +1,115 @@
+"""Reads the key-value head of a GGUF file, and nothing else of it.
+
+`gguf.GGUFReader` makes an array object of every vocabulary entry, which takes seconds; a gateway worker needs only the
+tokenizer's keys, as plain Python values.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ModelLoadError
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_STRING, _ARRAY = 8, 9
+_SCALARS = {
+    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
+}  # fmt: skip
+_MAX_ARRAY = 1 << 26
+
+
+def read_metadata(path: str | Path, wanted: Callable[[str], bool] = lambda _key: True) -> dict[str, Any]:
+    """Returns the metadata of a GGUF file (versions 2 and 3) by key.
+
+    Args:
+        path: The file.
+        wanted: Keys for which it is false are skipped.
+
+    Raises:
+        ModelLoadError: The file is missing, no GGUF, or its head is cut off or damaged.
+    """
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Reader(data).metadata(wanted)
+    except (OSError, ValueError, struct.error, KeyError) as error:
+        raise ModelLoadError(f"{path}: not a readable GGUF file: {error}") from error
+
+
+class _Reader:
+    """A cursor over the head of the file; all numbers are little-endian."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._at = 0
+
+    def metadata(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
+        if self._data[:4] != _MAGIC:
+            raise ValueError("it does not begin with GGUF")
+        self._at = 4
+        version = self._scalar("I")
+        if version not in _VERSIONS:
+            raise ValueError(f"version {version} is not supported (only {_VERSIONS})")
+        self._scalar("Q")
+        num_keys = self._scalar("Q")
+        values: dict[str, Any] = {}
+        for _ in range(num_keys):
+            key = self._string().decode("utf-8")
+            value = self._value(self._scalar("I"))
+            if wanted(key):
+                values[key] = value
+        return values
+
+    def _scalar(self, code: str) -> Any:
+        fmt = "<" + code
+        (value,) = struct.unpack_from(fmt, self._data, self._at)
+        self._at += struct.calcsize(fmt)
+        return value
+
+    def _string(self) -> bytes:
+        length = self._scalar("Q")
+        start, self._at = self._at, self._at + length
+        if self._at > len(self._data):
+            raise ValueError("a string runs past the end of the file")
+        return self._data[start : self._at]
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._string().decode("utf-8", "replace")
+        if kind == _ARRAY:
+            return self._array()
+        if kind not in _SCALARS:
+            raise ValueError(f"unknown value type {kind}")
+        return self._scalar(_SCALARS[kind])
+
+    def _array(self) -> list[Any]:
+        kind, length = self._scalar("I"), self._scalar("Q")
+        if length > _MAX_ARRAY:
+            raise ValueError(f"an array of {length} entries")
+        if kind == _STRING:
+            return self._strings(length)
+        if kind == _ARRAY:
+            return [self._array() for _ in range(length)]
+        if kind not in _SCALARS:
+            raise ValueError(f"unknown value type {kind}")
+        fmt = f"<{length}{_SCALARS[kind]}"
+        values = struct.unpack_from(fmt, self._data, self._at)
+        self._at += struct.calcsize(fmt)
+        return list(values)
+
+    def _strings(self, length: int) -> list[str]:
+        # The hot loop of loading: a hundred thousand tokens and as many merges.
+        data, at, unpack = self._data, self._at, struct.Struct("<Q").unpack_from
+        strings = []
+        for _ in range(length):
+            (size,) = unpack(data, at)
+            at += 8 + size
+            if at > len(data):
+                raise ValueError("a string runs past the end of the file")
+            strings.append(data[at - size : at].decode("utf-8", "replace"))
+        self._at = at
+        return strings

@@ -1,0 +1,146 @@
+"""A running generation: steps of text, until every continuation has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from engine import errors
+from engine.client import EventStream
+from engine.request import ErrorReport, TokenEvent
+from engine.request import FinishReason as EngineFinish
+from engine.text.tokenizer import Tokenizer
+from extensions.continuation import Continuation
+from extensions.errors import GenerationClosed
+from extensions.output import GenerateOptions, GenerationStep, Usage
+from extensions.stopping import StopStrings
+from extensions.token_text import describe_prompt
+
+
+class Generation:
+    """Async iterator of steps; made by `Context.generate`.
+
+    The engine's work ends, and its pages are free, as soon as the last continuation has ended, an error is raised,
+    the reader is cancelled, or the generation is closed. Text is decoded when somebody asks for the next step; a slow
+    reader slows nobody else.
+
+        async with await context.generate(options) as generation:
+            async for step in generation:
+                print(step.text, end="")
+    """
+
+    def __init__(
+        self, stream: EventStream, prompt_ids: Sequence[int], options: GenerateOptions, tokenizer: Tokenizer
+    ) -> None:
+        self._stream = stream
+        self._prompt_ids = prompt_ids
+        self._options = options
+        self._tokenizer = tokenizer
+        stops = StopStrings(options.stop)
+        self._continuations = [Continuation(index, tokenizer, prompt_ids, options, stops) for index in range(options.n)]
+        self._num_running = options.n
+        self._num_cached_tokens: int | None = None
+        self._has_prompt_tokens = options.prompt_logprobs is not None
+        self._closing: asyncio.Future[None] | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens counted up to now; final once iteration has ended."""
+        per_choice = {index: one.num_tokens for index, one in enumerate(self._continuations)}
+        return Usage(
+            num_prompt_tokens=len(self._prompt_ids),
+            num_completion_tokens=sum(per_choice.values()),
+            num_cached_tokens=self._num_cached_tokens or 0,
+            per_choice=per_choice,
+        )
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> GenerationStep:
+        """Waits for the next step.
+
+        Raises:
+            EngineStopped: The engine is gone; what was returned before stays valid.
+            GenerationClosed: Another task closed the generation meanwhile.
+            EngineError: The engine gave this request up.
+        """
+        if self._closing is not None:
+            raise StopAsyncIteration
+        try:
+            while True:
+                step = await self._read()
+                if step is not None:
+                    return step
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Ends the engine's work for this generation. Idempotent; completes even if the caller is cancelled."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._stream.aclose())
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> Generation:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _read(self) -> GenerationStep | None:
+        """Waits for one event; frees at once whatever it has ended."""
+        try:
+            event = await self._stream.__anext__()
+        except StopAsyncIteration:
+            if self._closing is not None:
+                raise GenerationClosed("the generation was closed while a step was awaited") from None
+            raise errors.EngineStopped("the engine ended a request before its last token") from None
+        if event.finish_reason is EngineFinish.ERROR:
+            raise _rebuild(event.error)
+        continuation = self._continuations[event.index]
+        was_done = continuation.is_done
+        step = self._with_prompt(event, continuation.feed(event))
+        if continuation.is_done and not was_done:
+            await self._end_sequence(event)
+        return step
+
+    async def _end_sequence(self, event: TokenEvent) -> None:
+        self._num_running -= 1
+        if self._num_running == 0:
+            await self.aclose()
+        elif event.finish_reason is None:
+            await self._stream.stop_sequence(event.index)
+
+    def _with_prompt(self, event: TokenEvent, step: GenerationStep | None) -> GenerationStep | None:
+        if self._num_cached_tokens is None:
+            self._num_cached_tokens = event.num_cached_tokens
+        if not self._has_prompt_tokens or event.prompt_logprobs is None:
+            return step
+        self._has_prompt_tokens = False
+        prompt_tokens = describe_prompt(
+            self._tokenizer,
+            self._prompt_ids,
+            event.prompt_logprobs,
+            skip_special=self._options.skip_special_tokens,
+        )
+        return replace(step or GenerationStep(index=event.index), prompt_tokens=prompt_tokens)
+
+
+def _rebuild(report: ErrorReport | None) -> errors.EngineError:
+    """Makes the error of an event into one that can be raised."""
+    if report is None:
+        return errors.EngineError("the engine gave the request up without a reason")
+    kind = getattr(errors, report.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, errors.EngineError)):
+        return errors.EngineError(report.message)
+    fields: dict[str, Any] = report.fields or {"message": report.message}
+    try:
+        return kind(**fields)
+    except TypeError:
+        return errors.EngineError(report.message)
