@@ -1,0 +1,88 @@
+"""A device without a model: pages hold the tokens themselves, and the next token is a function of what is read there.
+
+It runs batches as the real runner does (copies, writes, then reads through the block table) and refuses a lane whose
+pages do not hold exactly its sequence's tokens. A wrong page, a missed copy or a reused page therefore fails loudly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence as ListOf
+
+from engine.request import TokenLogprob
+from engine.scheduling.batch import Batch, Lane, LaneResult
+
+VOCAB = 50
+
+
+def next_token(history: ListOf[int], seed: int, stream: int) -> int:
+    """The token this "model" draws after a history."""
+    digest = hashlib.blake2b(repr((list(history), seed, stream)).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") % VOCAB
+
+
+def continuation(prompt: ListOf[int], *, seed: int, stream: int, max_tokens: int, stop: frozenset[int]) -> list[int]:
+    """What a sequence yields when nothing disturbs it."""
+    history = list(prompt)
+    while len(history) < len(prompt) + max_tokens:
+        history.append(next_token(history, seed, stream))
+        if history[-1] in stop:
+            break
+    return history[len(prompt) :]
+
+
+class SimulatedDevice:
+    """Slots of token ids instead of K and V."""
+
+    def __init__(self, num_pages: int, page_size: int, num_rows: int) -> None:
+        self._size = page_size
+        self._slots: list[int | None] = [None] * (num_pages * page_size)
+        self._last: list[int | None] = [None] * num_rows
+        self._rows: dict[int, tuple[int, int]] = {}
+
+    def run(self, batch: Batch) -> list[LaneResult]:
+        """Executes one step."""
+        for row in batch.released_rows:
+            self._rows.pop(row, None)
+        for taken in batch.assigned_rows:
+            self._rows[taken.row] = (taken.seed, taken.stream)
+        destinations = [destination for _, destination in batch.copies]
+        assert len(set(destinations)) == len(destinations)
+        for source, destination in batch.copies:
+            self._page(destination)[:] = self._page(source)
+            for offset, token in enumerate(self._page(source)):
+                self._slots[destination * self._size + offset] = token
+        written: set[int] = set()
+        for lane in batch.lanes:
+            self._write(lane, written)
+        return [self._read(lane) for lane in batch.lanes]
+
+    def _page(self, page: int) -> list[int | None]:
+        return self._slots[page * self._size : (page + 1) * self._size]
+
+    def _slot(self, lane: Lane, position: int) -> int:
+        return lane.pages[position // self._size] * self._size + position % self._size
+
+    def _write(self, lane: Lane, written: set[int]) -> None:
+        for position in range(lane.start, lane.stop):
+            slot = self._slot(lane, position)
+            assert slot not in written, "two lanes write one slot"
+            written.add(slot)
+            self._slots[slot] = self._last[lane.row] if lane.feeds_back else lane.sequence.token_ids[position]
+
+    def _read(self, lane: Lane) -> LaneResult:
+        history = [self._slots[self._slot(lane, position)] for position in range(lane.stop)]
+        known = lane.sequence.token_ids[: lane.stop]
+        assert history[: len(known)] == known, "a lane reads what is not its own history"
+        tokens = [token for token in history if token is not None]
+        assert len(tokens) == lane.stop
+        prompt = []
+        if lane.reads_prompt:
+            stop = min(lane.stop, lane.sequence.num_prompt - 1)
+            prompt = [TokenLogprob(float(-position), [], [], 1) for position in range(lane.start, stop)]
+        if not lane.samples:
+            return LaneResult(prompt_logprobs=prompt)
+        seed, stream = self._rows[lane.row]
+        token = next_token(tokens, seed, stream)
+        self._last[lane.row] = token
+        return LaneResult(token, None, prompt)
