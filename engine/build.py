@@ -1,29 +1,122 @@
-"""From settings to a running loop: every `auto` is resolved here, once, and logged."""
+"""From settings to a running loop: the one place that puts the engine's parts together."""
 
 from __future__ import annotations
 
 import logging
-import os
 import random
-import secrets
 import time
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import psutil
+import msgspec
 import torch
 
 from engine.attention.select import select_backend
-from engine.config import EngineConfig, KVConfig
-from engine.errors import ModelLoadError
+from engine.config import EngineConfig
 from engine.kv.manager import KVManager
 from engine.kv.storage import KVStorage
 from engine.loop import EngineLoop
-from engine.models.config import ModelConfig
-from engine.models.load import LoadedModel, load_model
+from engine.models.checkpoint import Checkpoint, open_checkpoint
+from engine.models.decoder import load_model, num_parameters
 from engine.request import EngineInfo
+from engine.resolve import context_length, kv_page_bytes, place, pool_pages
 from engine.runner.runner import ModelRunner
 from engine.sampling.state import SamplerState
 from engine.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
+
+
+def build_loop(config: EngineConfig) -> EngineLoop:
+    """Loads a model and makes it ready to serve; takes as long as reading the weights does.
+
+    Raises:
+        ModelLoadError: Something about the model or the settings does not work; the message says what.
+    """
+    started_s = time.perf_counter()
+    placement = place(config)
+    checkpoint = open_checkpoint(config.model)
+    model_config = checkpoint.config
+    max_model_len = context_length(config, model_config)
+    backend = select_backend(config.attention, placement.device)
+    model = load_model(checkpoint, device=placement.device, dtype=placement.dtype)
+    num_pages = pool_pages(config, model_config, placement, max_model_len)
+    info = EngineInfo(
+        epoch=uuid.uuid4().hex,
+        model_path=config.model,
+        architecture=model_config.architecture,
+        fingerprint=checkpoint.fingerprint(),
+        vocab_size=model_config.vocab_size,
+        eos_token_ids=model_config.eos_token_ids,
+        max_model_len=max_model_len,
+        page_size=config.kv.page_size,
+        num_pages=num_pages,
+        page_bytes=kv_page_bytes(config, model_config, placement.dtype),
+        device=str(placement.device),
+        dtype=str(placement.dtype).removeprefix("torch."),
+        attention_backend=backend.name,
+        defaults=checkpoint.defaults,
+        num_parameters=num_parameters(model),
+        load_s=0.0,
+    )
+    runner = ModelRunner(
+        model=model,
+        storage=_storage(info, checkpoint, placement.device, placement.dtype),
+        backend=backend,
+        state=SamplerState(
+            num_rows=placement.max_num_seqs, vocab_size=model_config.vocab_size, device=placement.device
+        ),
+        num_threads=placement.num_threads if placement.device.type == "cpu" else None,
+    )
+    scheduler = Scheduler(
+        KVManager(
+            num_pages=num_pages,
+            page_size=config.kv.page_size,
+            fingerprint=info.fingerprint,
+            kv_dtype=info.dtype,
+            prefix_cache=config.kv.prefix_cache,
+        ),
+        max_num_seqs=placement.max_num_seqs,
+        max_batch_tokens=placement.max_batch_tokens,
+        max_waiting=config.scheduling.max_waiting,
+        eos_token_ids=model_config.eos_token_ids,
+        draw_seed=_seed_source(config.seed),
+    )
+    loop = EngineLoop(
+        info=msgspec.structs.replace(info, load_s=time.perf_counter() - started_s),
+        scheduler=scheduler,
+        runner=runner,
+        overlap=config.scheduling.overlap,
+        check_integrity=config.check_integrity,
+    )
+    log.info(
+        "%s (%.0f M parameters) on %s in %s, attention %s, %d pages of %d tokens (%.0f MiB), loaded in %.1f s",
+        config.model,
+        info.num_parameters / 1e6,
+        info.device,
+        info.dtype,
+        info.attention_backend,
+        info.num_pages,
+        info.page_size,
+        info.num_pages * info.page_bytes / 2**20,
+        loop.info.load_s,
+    )
+    return loop
+
+
+def _storage(info: EngineInfo, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> KVStorage:
+    model = checkpoint.config
+    return KVStorage(
+        num_layers=model.num_layers,
+        num_pages=info.num_pages,
+        page_size=info.page_size,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        dtype=dtype,
+        device=device,
+    )
+
+
+def _seed_source(seed: int | None) -> Callable[[], int]:
+    source = random.SystemRandom() if seed is None else random.Random(seed)
+    return lambda: source.getrandbits(63)
