@@ -101,7 +101,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 def engine_config(options: argparse.Namespace, model: str | Path) -> EngineConfig:
     """What the options of `add_engine_options` ask for."""
     return EngineConfig(
-        model=model,
+        model=str(model),
         device=options.device,
         weights=options.weights,
         attention=options.attention,

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,13 +47,19 @@ class RunningServer:
 
 @contextlib.contextmanager
 def running_server(
-    model: str, *, args: Sequence[str] = (), log_path: Path | None = None, timeout_s: float = 300.0
+    model: str,
+    *,
+    args: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    log_path: Path | None = None,
+    timeout_s: float = 300.0,
 ) -> Iterator[RunningServer]:
     """A server that is ready inside the `with` and gone after it.
 
     Args:
         model: As `wye serve` takes it.
         args: Further options of `wye serve`.
+        environment: Variables set for it, on top of this process's own.
         log_path: Where its output goes; None throws it away.
         timeout_s: Most seconds to wait for it to be ready.
 
@@ -62,12 +68,12 @@ def running_server(
     """
     port = free_port()
     command = [sys.executable, "-m", "gateway.cli", "serve", model, "--host", "127.0.0.1", "--port", str(port), *args]
-    environment = {"WYE_HOME": str(CHECKOUT / ".wye"), **os.environ}
+    variables = {"WYE_HOME": str(CHECKOUT / ".wye"), **os.environ, **(environment or {})}
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(log_path.open("wb")) if log_path is not None else subprocess.DEVNULL
         process = subprocess.Popen(
-            command, cwd=CHECKOUT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command, cwd=CHECKOUT, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         stack.callback(_stop, process)
         try:

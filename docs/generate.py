@@ -1,0 +1,66 @@
+"""Writes the generated parts of the docs: `make docs`. A test fails while a page differs from what this writes.
+
+A part stands between `<!-- generated: NAME -->` and `<!-- /generated -->`; NAME is a key of `PARTS`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from docs.tables_cli import cli_reference
+from docs.tables_gateway import error_table, metric_table, settings_table
+from docs.tables_project import catalog_table, make_table
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "catalog": catalog_table,
+    "cli": cli_reference,
+    "errors": error_table,
+    "make": make_table,
+    "metrics": metric_table,
+    "settings": settings_table,
+}
+
+_REGION = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(<!-- /generated -->)", re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """Every Markdown page of the project, README first."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def regenerate(text: str) -> str:
+    """The page with each generated part written anew.
+
+    Raises:
+        KeyError: A part has a name that nothing generates.
+    """
+
+    def write(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{PARTS[match['name']]().strip()}\n\n{match[4]}"
+
+    return _REGION.sub(write, text)
+
+
+def generated_parts(text: str) -> Iterable[str]:
+    """Names of the generated parts of a page."""
+    return (match["name"] for match in _REGION.finditer(text))
+
+
+def main(paths: Sequence[Path]) -> int:
+    """Rewrites pages in place and says which changed."""
+    for path in paths:
+        before = path.read_text(encoding="utf-8")
+        after = regenerate(before)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(pages()))
