@@ -1,0 +1,104 @@
+"""The composition root: settings, an engine's door and a model's text side become an ASGI application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from engine.client import EngineClient
+from engine.text.model import TextModel
+from extensions.runtime import Runtime
+from gateway.auth import OPEN_PATHS, ApiKeys, Authenticate
+from gateway.errors import BadRequest
+from gateway.lifecycle import Admission, Lifecycle
+from gateway.middleware import ErrorBoundary, PlainOptions, RequestBody, RequestLog, TrailingSlash
+from gateway.models import ServedModels
+from gateway.routes import chat, completions, health, models, tokenize
+from gateway.routes.answering import json_response
+from gateway.services import Services
+from gateway.settings import Settings
+from gateway.telemetry import Metrics
+
+EXPOSED_HEADERS = ("x-request-id", "openai-processing-ms", "openai-version", "retry-after", "x-should-retry")
+"""Response headers that scripts of other origins may read."""
+
+
+def create_app(
+    settings: Settings, *, engine: EngineClient, text: TextModel, worker: int = 0, metrics_dir: Path | None = None
+) -> FastAPI:
+    """Puts a gateway together. The caller owns the engine client and closes it.
+
+    Args:
+        settings: How to serve.
+        engine: The engine's door.
+        text: Tokenizer and chat template of the engine's model.
+        worker: Index of this process among the gateway's workers.
+        metrics_dir: Where workers share their request metrics, if there are several.
+    """
+    metrics = Metrics(engine, worker, metrics_dir)
+    services = Services(
+        settings=settings,
+        runtime=Runtime(engine, text),
+        models=ServedModels(settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,)),
+        metrics=metrics,
+        lifecycle=Lifecycle(metrics.set_active),
+    )
+    app = FastAPI(
+        title="Wye",
+        redirect_slashes=False,
+        middleware=_middleware(services),
+        exception_handlers={HTTPException: _on_http_error, RequestValidationError: _on_validation_error},
+    )
+    app.state.services = services
+    for module in (chat, completions, models, tokenize, health):
+        app.include_router(module.router)
+    return app
+
+
+def _middleware(services: Services) -> list[Middleware]:
+    """Outermost first. Errors are answered inside CORS, so that scripts in browsers can read them."""
+    settings = services.settings
+    open_paths = OPEN_PATHS | {"/metrics"} if settings.open_metrics else OPEN_PATHS
+    return [
+        Middleware(RequestLog, access_log=settings.access_log, observe=services.metrics.observe_http),
+        Middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=EXPOSED_HEADERS,
+        ),
+        Middleware(ErrorBoundary, to_reply=services.to_reply),
+        Middleware(PlainOptions),
+        Middleware(TrailingSlash),
+        Middleware(Authenticate, keys=ApiKeys(settings.api_keys), open_paths=open_paths),
+        Middleware(Admission, lifecycle=services.lifecycle),
+        Middleware(RequestBody, limit_bytes=settings.max_body_bytes),
+    ]
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """404 and 405 of the router, in the error shape."""
+    return _reply(request, error)
+
+
+async def _on_validation_error(request: Request, error: Exception) -> Response:
+    """Path and query parameters that FastAPI refuses: 400, not 422."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    return _reply(request, BadRequest(str(first["msg"]), str(first["loc"][-1])))
+
+
+def _reply(request: Request, error: Exception) -> Response:
+    services: Services = request.app.state.services
+    reply = services.to_reply(error)
+    body: dict[str, Any] = reply.body
+    response = json_response(body, reply.status)
+    response.headers.update(reply.headers)
+    return response

@@ -1,0 +1,56 @@
+"""Who may call: bearer keys, compared in constant time."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.errors import AuthenticationError
+
+OPEN_PATHS = frozenset({"/health", "/ready"})
+"""Paths that load balancers ask without a key."""
+
+
+class ApiKeys:
+    """The keys that are accepted; any key, or none, if there are no keys."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    def check(self, authorization: bytes | None) -> None:
+        """Looks at the value of an `Authorization` header.
+
+        Raises:
+            AuthenticationError: It holds no known key.
+        """
+        if not self._digests:
+            return
+        if authorization is None:
+            raise AuthenticationError("No API key given. Send it in the header 'Authorization: Bearer KEY'.")
+        scheme, _, key = authorization.strip().partition(b" ")
+        given = _digest(key.strip())
+        # Every key is compared, so that the time taken says nothing about which one came close.
+        is_known = sum(hmac.compare_digest(given, known) for known in self._digests) > 0
+        if scheme.lower() != b"bearer" or not is_known:
+            raise AuthenticationError("The API key is not valid.")
+
+
+class Authenticate:
+    """ASGI middleware: lets a request through if its key is known or its path is open."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys, open_paths: frozenset[str] = OPEN_PATHS) -> None:
+        self._app = app
+        self._keys = keys
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in self._open_paths:
+            self._keys.check(dict(scope["headers"]).get(b"authorization"))
+        await self._app(scope, receive, send)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

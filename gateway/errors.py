@@ -1,0 +1,223 @@
+"""Errors of the gateway, and what each error class of Wye looks like on the wire.
+
+    GatewayError
+    ├── BadRequest                the caller's fault, 400; `param` names the field
+    │   ├── UnsupportedParameter  a field whose meaning we cannot honour; never silently ignored
+    │   └── PromptTooLong         longer than the context, seen before it was tokenised
+    ├── AuthenticationError       no key or a wrong one, 401
+    ├── ModelNotFound             no model of that name is served, 404
+    ├── BodyTooLarge              the body exceeds the limit, 413
+    ├── UnsupportedMediaType      the body is not JSON, or compressed in a way we do not read, 415
+    ├── NotReady                  no engine yet, or shutting down, 503; trying later can help
+    └── ClientGone                the client closed the connection; nobody reads the answer (499 in logs)
+
+`TABLE` gives status, type and code for every class; `to_reply` turns any exception into what a client sees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from engine.errors import (
+    ContextTooLong,
+    EngineStopped,
+    InvalidRequest,
+    ResourceExhausted,
+    UnknownAdapter,
+    UnsupportedReadout,
+)
+from engine.text.errors import InvalidText, TemplateError, TextTooLong
+
+MAX_MESSAGE_CHARS = 1024
+"""Error messages are cut here unless told otherwise: a client must not get its own megabytes back."""
+
+MAX_PARAM_CHARS = 200
+"""Longest path of a field in an error."""
+
+
+class GatewayError(Exception):
+    """Root of what the gateway raises.
+
+    Attributes:
+        message: For people.
+        param: Path of the field at fault, or None.
+        code: Overrides the table's code if not None.
+    """
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class BadRequest(GatewayError):
+    """The request cannot be served as it stands."""
+
+
+class UnsupportedParameter(BadRequest):
+    """A field asks for what this server cannot do."""
+
+    def __init__(self, param: str, reason: str | None = None) -> None:
+        super().__init__(reason or f"'{param}' is not supported by this server.", param)
+
+
+class PromptTooLong(BadRequest):
+    """The prompt has more bytes than the context could hold even with the longest tokens.
+
+    Attributes:
+        limit_tokens: Most tokens of one sequence here.
+        num_tokens_at_least: The least number of tokens the text can have.
+    """
+
+    def __init__(self, limit_tokens: int, num_tokens_at_least: int, param: str) -> None:
+        super().__init__(
+            f"This model's maximum context length is {limit_tokens} tokens. However, you requested at least "
+            f"{num_tokens_at_least} in the prompt. Please reduce the length of the prompt.",
+            param,
+        )
+        self.limit_tokens = limit_tokens
+        self.num_tokens_at_least = num_tokens_at_least
+
+
+class AuthenticationError(GatewayError):
+    """No API key, or one that is not known."""
+
+
+class ModelNotFound(GatewayError):
+    """No model of that name is served here."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The model '{_cut(model, 200)}' does not exist on this server.", "model")
+
+
+class BodyTooLarge(GatewayError):
+    """The request body is larger than allowed."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"The request body is larger than {limit_bytes} bytes.")
+
+
+class UnsupportedMediaType(GatewayError):
+    """The body is of a kind or compression that is not read here."""
+
+
+class NotReady(GatewayError):
+    """The server does not take requests at the moment."""
+
+
+class ClientGone(GatewayError):
+    """The client closed the connection; nobody reads an answer."""
+
+    def __init__(self) -> None:
+        super().__init__("The client closed the connection.")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSpec:
+    """How one class of errors looks on the wire.
+
+    Attributes:
+        status: HTTP status.
+        type: OpenAI error type.
+        code: OpenAI error code, or None.
+        retry_after: Whether to tell the client when to come back.
+    """
+
+    status: int
+    type: str
+    code: str | None
+    retry_after: bool = False
+
+
+TABLE: dict[type[Exception], ErrorSpec] = {
+    UnsupportedParameter: ErrorSpec(400, "invalid_request_error", "unsupported_parameter"),
+    PromptTooLong: ErrorSpec(400, "invalid_request_error", "context_length_exceeded"),
+    BadRequest: ErrorSpec(400, "invalid_request_error", None),
+    AuthenticationError: ErrorSpec(401, "invalid_request_error", "invalid_api_key"),
+    ModelNotFound: ErrorSpec(404, "invalid_request_error", "model_not_found"),
+    BodyTooLarge: ErrorSpec(413, "invalid_request_error", "request_too_large"),
+    UnsupportedMediaType: ErrorSpec(415, "invalid_request_error", "unsupported_media_type"),
+    NotReady: ErrorSpec(503, "server_error", "server_is_overloaded", retry_after=True),
+    ClientGone: ErrorSpec(499, "invalid_request_error", "client_closed_request"),
+    ClientDisconnect: ErrorSpec(499, "invalid_request_error", "client_closed_request"),
+    ContextTooLong: ErrorSpec(400, "invalid_request_error", "context_length_exceeded"),
+    UnknownAdapter: ErrorSpec(404, "invalid_request_error", "model_not_found"),
+    UnsupportedReadout: ErrorSpec(400, "invalid_request_error", "unsupported_parameter"),
+    InvalidRequest: ErrorSpec(400, "invalid_request_error", None),
+    InvalidText: ErrorSpec(400, "invalid_request_error", None),
+    TextTooLong: ErrorSpec(400, "invalid_request_error", "context_length_exceeded"),
+    TemplateError: ErrorSpec(400, "invalid_request_error", "invalid_messages"),
+    ResourceExhausted: ErrorSpec(503, "server_error", "server_is_overloaded", retry_after=True),
+    EngineStopped: ErrorSpec(503, "server_error", "engine_stopped", retry_after=True),
+}
+"""Most specific class first counts; anything else is an internal error."""
+
+INTERNAL = ErrorSpec(500, "server_error", "internal_error")
+"""A bug: the client learns nothing but that."""
+
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """One error as a client sees it.
+
+    Attributes:
+        status: HTTP status.
+        body: The JSON object, with the one key `error`.
+        headers: To add to the response.
+    """
+
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def to_reply(
+    error: Exception,
+    *,
+    retry_after_s: int = 1,
+    max_message_chars: int = MAX_MESSAGE_CHARS,
+) -> ErrorReply:
+    """What a client sees of `error`.
+
+    Args:
+        error: Anything raised while a request was served.
+        retry_after_s: Value of `Retry-After` where one is sent.
+        max_message_chars: The message is cut here.
+    """
+    if isinstance(error, HTTPException):
+        return _http_reply(error)
+    spec = next((TABLE[cls] for cls in type(error).__mro__ if cls in TABLE), INTERNAL)
+    message = "The server had an error while processing the request."
+    param, code = None, spec.code
+    headers = {"Retry-After": str(retry_after_s)} if spec.retry_after else {}
+    if spec is INTERNAL:
+        headers["x-should-retry"] = "false"
+    else:
+        message = str(getattr(error, "message", error))
+        param = getattr(error, "param", None)
+        code = getattr(error, "code", None) or code
+    if spec.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return ErrorReply(spec.status, _body(_cut(message, max_message_chars), spec.type, param, code), headers)
+
+
+def _http_reply(error: HTTPException) -> ErrorReply:
+    kind = "invalid_request_error" if error.status_code < 500 else "server_error"
+    body = _body(_cut(str(error.detail), MAX_MESSAGE_CHARS), kind, None, _HTTP_CODES.get(error.status_code))
+    return ErrorReply(error.status_code, body, dict(error.headers or {}))
+
+
+def _body(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
+    param = None if param is None else _cut(param, MAX_PARAM_CHARS)
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _cut(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"

@@ -1,0 +1,209 @@
+"""What every request passes: paths, request ids, access log, error shape, body rules. Plain ASGI, streams untouched."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+import zlib
+from collections.abc import Callable
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.errors import BadRequest, BodyTooLarge, ErrorReply, UnsupportedMediaType
+
+log = logging.getLogger(__name__)
+access_log = logging.getLogger("gateway.access")
+
+_SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_JSON_TYPE = re.compile(rb"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
+_STATELESS_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+OPENAI_VERSION = b"2020-10-01"
+
+Observer = Callable[[str, str, int, float], None]
+"""Told of each finished request: method, route, status, seconds."""
+
+
+class RequestLog:
+    """Gives each request an id, says how long it took, and writes one access line when it is over.
+
+    The id is the client's `x-request-id` if that is sane, else a new one. It is a label only.
+    """
+
+    def __init__(self, app: ASGIApp, *, access_log: bool, observe: Observer) -> None:
+        self._app = app
+        self._access_log = access_log
+        self._observe = observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start_s = time.perf_counter()
+        given = dict(scope["headers"]).get(b"x-request-id", b"")
+        request_id = given if _SANE_ID.fullmatch(given) else b"req_" + uuid.uuid4().hex.encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode("ascii")
+        # Stays at what proxies call "client closed request" if nothing is ever sent.
+        status = 499
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                took_ms = int((time.perf_counter() - start_s) * 1000)
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", request_id),
+                    (b"openai-processing-ms", str(took_ms).encode()),
+                    (b"openai-version", OPENAI_VERSION),
+                ]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        finally:
+            self._finish(scope, status, time.perf_counter() - start_s)
+
+    def _finish(self, scope: Scope, status: int, took_s: float) -> None:
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self._observe(scope["method"], route, status, took_s)
+        if self._access_log:
+            fields = {
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "duration_ms": round(took_s * 1000, 1),
+                "request_id": scope["state"]["request_id"],
+                "client": scope["client"][0] if scope.get("client") else None,
+            }
+            access_log.info("%(method)s %(path)s %(status)d %(duration_ms).1f ms %(request_id)s", fields)
+
+
+class TrailingSlash:
+    """Treats `/path/` as `/path`: a redirect would lose the key in many clients."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and len(scope["path"]) > 1 and scope["path"].endswith("/"):
+            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
+        await self._app(scope, receive, send)
+
+
+class ErrorBoundary:
+    """Answers any exception in the error shape, as long as nothing has been sent."""
+
+    def __init__(self, app: ASGIApp, to_reply: Callable[[Exception], ErrorReply]) -> None:
+        self._app = app
+        self._to_reply = to_reply
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched_send)
+        except Exception as error:
+            if scope["type"] != "http" or has_started:
+                raise
+            reply = self._to_reply(error)
+            if reply.status == 500:
+                log.exception("request failed: %s %s", scope["method"], scope["path"])
+            await send_reply(send, reply)
+
+
+async def send_reply(send: Send, reply: ErrorReply) -> None:
+    """Sends a whole error response."""
+    body = msgspec.json.encode(reply.body)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.lower().encode(), value.encode()) for name, value in reply.headers.items()]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class PlainOptions:
+    """Answers OPTIONS requests that are no CORS preflight; those never get here."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "OPTIONS":
+            await send({"type": "http.response.start", "status": 204, "headers": [(b"allow", b"GET, HEAD, POST")]})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await self._app(scope, receive, send)
+
+
+class RequestBody:
+    """Holds request bodies to JSON and to a size, and unpacks gzip. Nothing beyond the limit is ever kept."""
+
+    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
+        self._app = app
+        self._limit_bytes = limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in _STATELESS_METHODS:
+            headers = dict(scope["headers"])
+            _check_content_type(headers.get(b"content-type", b""))
+            if int(headers.get(b"content-length", b"0") or 0) > self._limit_bytes:
+                raise BodyTooLarge(self._limit_bytes)
+            reader = _BodyReader(receive, self._limit_bytes, _inflater(headers.get(b"content-encoding", b"")))
+            receive = reader.receive
+        await self._app(scope, receive, send)
+
+
+class _BodyReader:
+    """An ASGI `receive` that counts, and unpacks if told to."""
+
+    def __init__(self, receive: Receive, limit_bytes: int, inflater: zlib._Decompress | None) -> None:
+        self._receive = receive
+        self._left_bytes = limit_bytes
+        self._limit_bytes = limit_bytes
+        self._inflater = inflater
+        self._is_complete = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] != "http.request" or self._is_complete:
+            return message
+        self._is_complete = not message.get("more_body", False)
+        body = message.get("body", b"")
+        if self._inflater is not None:
+            body = self._inflate(self._inflater, body)
+        self._left_bytes -= len(body)
+        if self._left_bytes < 0:
+            raise BodyTooLarge(self._limit_bytes)
+        return {**message, "body": body}
+
+    def _inflate(self, inflater: zlib._Decompress, data: bytes) -> bytes:
+        try:
+            body = inflater.decompress(data, self._left_bytes + 1)
+        except zlib.error:
+            raise BadRequest("The request body is not valid gzip.", code="invalid_json") from None
+        if self._is_complete and self._left_bytes >= len(body) and (not inflater.eof or inflater.unused_data):
+            raise BadRequest("The request body is not one whole gzip stream.", code="invalid_json")
+        return body
+
+
+def _check_content_type(value: bytes) -> None:
+    if value and not _JSON_TYPE.fullmatch(value.strip()):
+        raise UnsupportedMediaType("The request body must have the header 'Content-Type: application/json'.")
+
+
+def _inflater(encoding: bytes) -> zlib._Decompress | None:
+    match encoding.strip().lower():
+        case b"" | b"identity":
+            return None
+        case b"gzip" | b"x-gzip":
+            return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        case _:
+            raise UnsupportedMediaType("The request body may be compressed with gzip only.")

@@ -1,0 +1,71 @@
+"""The two ways to answer with generated text: as a stream, or whole."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
+
+from fastapi import Request, Response
+
+from extensions.output import GenerationStep, Usage
+from gateway.generations import Choice, Generations
+from gateway.services import Services
+from gateway.sse import DONE, EventStreamResponse, close_shielded, unless_disconnected
+from gateway.translate.chunks import encode_json, error_event
+
+log = logging.getLogger(__name__)
+
+
+class Chunks(Protocol):
+    """Encodes one stream."""
+
+    def encode(self, index: int, step: GenerationStep, work: Generations) -> bytes:
+        """Framed events for one step; empty if there is nothing to say."""
+        ...
+
+    def end(self, usage: Usage) -> bytes:
+        """Framed events before the stream's end; empty if there are none."""
+        ...
+
+
+def stream(services: Services, work: Generations, chunks: Chunks) -> Response:
+    """Answers with a stream of events that ends in [DONE], whatever happens."""
+    return EventStreamResponse(
+        _events(services, work, chunks),
+        work,
+        heartbeat_s=services.settings.heartbeat_s,
+        send_timeout_s=services.settings.send_timeout_s,
+    )
+
+
+async def _events(services: Services, work: Generations, chunks: Chunks) -> AsyncIterator[bytes]:
+    try:
+        async for index, step in work:
+            if data := chunks.encode(index, step, work):
+                yield data
+        last = chunks.end(work.usage)
+    except Exception as error:
+        # The status line is gone: clients learn of the failure from an event, and would take silence for success.
+        reply = services.to_reply(error)
+        log.log(logging.ERROR if reply.status == 500 else logging.WARNING, "a stream failed: %r", error, exc_info=error)
+        last = error_event(reply)
+    yield last + DONE
+
+
+async def collect(request: Request, work: Generations) -> list[Choice]:
+    """Waits for the whole text, for as long as the client does.
+
+    Raises:
+        ClientGone: The client left; the work has been ended.
+        EngineStopped: The engine ended first.
+    """
+    try:
+        return await unless_disconnected(request.receive, work.collect())
+    finally:
+        await close_shielded(work)
+
+
+def json_response(body: Mapping[str, Any], status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(encode_json(body), status, media_type="application/json")

@@ -1,0 +1,84 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from engine.request import EngineInfo
+from engine.text.model import TextModel
+from extensions.output import GenerateOptions
+from gateway.errors import BadRequest
+from gateway.generations import Generations, Work
+from gateway.routes.answering import collect, json_response, stream
+from gateway.schemas.completions import CompletionRequest, Prompt
+from gateway.services import ServicesDep, read_body
+from gateway.settings import Settings
+from gateway.translate.completions import CompletionChunks, EncodedPrompt, completion_answer
+from gateway.translate.head import Head
+from gateway.translate.prompts import encode_text, truncate_prompt
+from gateway.translate.sampling import check_limits, to_options
+
+router = APIRouter()
+
+
+@router.post("/v1/completions")
+async def create_completion(request: Request, services: ServicesDep) -> Response:
+    """Continues one or several texts."""
+    body = await read_body(request, CompletionRequest)
+    model = services.models.resolve(body.model)
+    _check_limits(body, services.settings)
+    runtime, info = services.runtime, services.runtime.info
+    prompts = [await _encode(runtime.text, prompt, body, info.limit_tokens) for prompt in body.prompt]
+    work = await Generations.start(
+        runtime,
+        [Work(prompt.ids, _options(body, info, runtime.text, prompt)) for prompt in prompts],
+        salt=body.cache_salt or "",
+        metrics=services.metrics,
+        prompt_param="prompt",
+    )
+    head = Head(prefix="cmpl", model=model, fingerprint=info.fingerprint)
+    if body.stream:
+        return stream(services, work, CompletionChunks(head, body, prompts))
+    choices = await collect(request, work)
+    usage = work.usage
+    if body.max_tokens == 0:
+        usage.num_completion_tokens = 0
+    return json_response(completion_answer(head, body, choices, usage, prompts))
+
+
+def _check_limits(body: CompletionRequest, settings: Settings) -> None:
+    check_limits(body, settings)
+    if len(body.prompt) > settings.max_prompts:
+        raise BadRequest(f"'prompt' has more than {settings.max_prompts} prompts.", "prompt")
+    if len(body.prompt) * body.num_candidates > settings.max_prompts:
+        raise BadRequest(f"'n' times the number of prompts is more than {settings.max_prompts}.", "n")
+
+
+async def _encode(text: TextModel, prompt: Prompt, body: CompletionRequest, limit_tokens: int) -> EncodedPrompt:
+    if isinstance(prompt, str):
+        ids = await encode_text(text, prompt, limit_tokens, param="prompt", add_special=True)
+        shown = prompt
+    else:
+        ids = prompt
+        shown = ""
+    ids = truncate_prompt(ids, body.truncate_prompt_tokens, limit_tokens, body.max_tokens)
+    if body.echo and (not isinstance(prompt, str) or len(ids) < len(prompt)):
+        shown = text.tokenizer.decode(ids, skip_special=body.skip_special_tokens)
+    return EncodedPrompt(shown, ids)
+
+
+def _options(body: CompletionRequest, info: EngineInfo, text: TextModel, prompt: EncodedPrompt) -> GenerateOptions:
+    num_logprobs = body.logprobs
+    if body.num_candidates > body.n and num_logprobs is None:
+        num_logprobs = 0
+    return to_options(
+        body,
+        info,
+        text.tokenizer,
+        num_prompt_tokens=len(prompt.ids),
+        # The engine draws at least one token; it is dropped where none was asked for.
+        max_tokens=max(body.max_tokens, 1),
+        num_logprobs=num_logprobs,
+        num_prompt_logprobs=body.logprobs if body.echo else None,
+        n=body.num_candidates,
+    )

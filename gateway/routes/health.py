@@ -1,0 +1,44 @@
+"""GET /health, /ready, /version and /metrics."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import APIRouter, Response
+
+from gateway.errors import NotReady
+from gateway.routes.answering import json_response
+from gateway.services import ServicesDep
+from gateway.telemetry import CONTENT_TYPE
+
+router = APIRouter()
+READ = ["GET", "HEAD"]
+
+
+@router.api_route("/health", methods=READ)
+async def health(services: ServicesDep) -> Response:
+    """200 while an engine is there."""
+    if not services.runtime.is_ready:
+        raise NotReady("No engine is running.")
+    return json_response({"status": "ok"})
+
+
+@router.api_route("/ready", methods=READ)
+async def ready(services: ServicesDep) -> Response:
+    """200 if a request sent now would be taken: an engine is there and nobody has asked to shut down."""
+    if not services.is_ready:
+        reason = "The server is shutting down." if services.lifecycle.is_draining else "No engine is running."
+        raise NotReady(reason)
+    return json_response({"status": "ready"})
+
+
+@router.api_route("/version", methods=READ)
+async def show_version() -> Response:
+    """The version of this server."""
+    return json_response({"version": version("wye")})
+
+
+@router.api_route("/metrics", methods=READ)
+async def metrics(services: ServicesDep) -> Response:
+    """All metrics in Prometheus' text format."""
+    return Response(services.metrics.expose(), media_type=CONTENT_TYPE)

@@ -1,0 +1,59 @@
+"""POST /tokenize and /detokenize, also under /v1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from gateway.errors import BadRequest
+from gateway.routes.answering import json_response
+from gateway.schemas.base import parse_json, validate
+from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
+from gateway.services import Services, ServicesDep, read_body
+from gateway.translate.prompts import encode_messages, encode_text
+
+router = APIRouter()
+
+MAX_CONTEXTS = 16
+"""Text of more than this many contexts is not tokenised just to be counted."""
+
+
+@router.post("/tokenize")
+@router.post("/v1/tokenize")
+async def tokenize(request: Request, services: ServicesDep) -> Response:
+    """Turns a text, or a conversation through the chat template, into token ids."""
+    data = parse_json(await request.body())
+    body: TokenizeTextRequest | TokenizeChatRequest
+    if data.get("messages") is not None:
+        body = validate(TokenizeChatRequest, data)
+    else:
+        body = validate(TokenizeTextRequest, data)
+    services.models.resolve(body.model)
+    ids = await _encode(services, body)
+    answer: dict[str, Any] = {"count": len(ids), "max_model_len": services.runtime.info.limit_tokens, "tokens": ids}
+    if body.return_token_strs:
+        tokenizer = services.runtime.text.tokenizer
+        answer["token_strs"] = [tokenizer.token_text(token_id) for token_id in ids]
+    return json_response(answer)
+
+
+async def _encode(services: Services, body: TokenizeTextRequest | TokenizeChatRequest) -> list[int]:
+    text, limit_tokens = services.runtime.text, services.runtime.info.limit_tokens * MAX_CONTEXTS
+    if isinstance(body, TokenizeChatRequest):
+        return await encode_messages(text, body, limit_tokens)
+    return await encode_text(text, body.prompt, limit_tokens, param="prompt", add_special=body.add_special_tokens)
+
+
+@router.post("/detokenize")
+@router.post("/v1/detokenize")
+async def detokenize(request: Request, services: ServicesDep) -> Response:
+    """Turns token ids into text; special tokens are shown."""
+    body = await read_body(request, DetokenizeRequest)
+    services.models.resolve(body.model)
+    vocab_size = services.runtime.info.vocab_size
+    for position, token_id in enumerate(body.tokens):
+        if token_id >= vocab_size:
+            reason = f"token id {token_id} is outside the vocabulary of {vocab_size}"
+            raise BadRequest(f"Invalid 'tokens[{position}]': {reason}.", f"tokens[{position}]")
+    return json_response({"prompt": services.runtime.text.tokenizer.decode(body.tokens, skip_special=False)})

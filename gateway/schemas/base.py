@@ -1,0 +1,121 @@
+"""What all wire models share: null means omitted, wrong types are refused with the field's path, extra fields pass."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import pydantic_core
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from gateway.errors import BadRequest, UnsupportedParameter
+
+log = logging.getLogger(__name__)
+
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+"""JSON can spell numbers beyond a double (`1e999`); those are refused too."""
+
+StringList = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+"""One string or a list of them."""
+
+MAX_REPORTED_EXTRAS = 256
+_reported_extras: set[str] = set()
+
+
+class WireModel(BaseModel):
+    """Base of every request body.
+
+    `unsupported` names fields whose meaning this server cannot honour, each with the values that ask for nothing;
+    any other value is refused with `UnsupportedParameter` rather than ignored.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True, protected_namespaces=())
+
+    unsupported: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for name, harmless in cls.unsupported.items():
+            value = data.get(name)
+            if value is not None and value not in harmless:
+                raise UnsupportedParameter(name)
+        return {key: value for key, value in data.items() if value is not None}
+
+
+M = TypeVar("M", bound=WireModel)
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """Decodes a request body: strict JSON, at most 200 levels deep, no NaN or Infinity, no lone surrogates.
+
+    Raises:
+        BadRequest: It is no JSON object; for a lone surrogate `param` is the path of the string.
+    """
+    try:
+        data = pydantic_core.from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise _json_error(body, str(error)) from None
+    if not isinstance(data, dict):
+        raise BadRequest("The request body must be a JSON object.", code="invalid_json")
+    return data
+
+
+def validate(model: type[M], data: dict[str, Any]) -> M:
+    """Checks a decoded body against `model`.
+
+    Raises:
+        BadRequest: A field is missing, of the wrong type or out of range; `param` is its path.
+        UnsupportedParameter: A field asks for what this server cannot do.
+    """
+    try:
+        parsed = model.model_validate(data)
+    except ValidationError as error:
+        raise _field_error(error) from None
+    _report_extras(model, data)
+    return parsed
+
+
+def _report_extras(model: type[WireModel], data: dict[str, Any]) -> None:
+    """Logs each unknown field once in the life of the process."""
+    for name in data.keys() - model.model_fields.keys() - model.unsupported.keys() - _reported_extras:
+        if len(_reported_extras) < MAX_REPORTED_EXTRAS:
+            _reported_extras.add(name)
+            log.info("ignoring unknown request field %.80r", name)
+
+
+def _field_error(error: ValidationError) -> BadRequest:
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    path += first.get("ctx", {}).get("at", "")
+    if first["type"] == "missing":
+        return BadRequest(f"Missing required parameter: '{path}'.", path)
+    code = "invalid_type" if first["type"].endswith(("_type", "_parsing")) else None
+    return BadRequest(f"Invalid '{path}': {first['msg']}.", path, code)
+
+
+def _json_error(body: bytes, reason: str) -> BadRequest:
+    # The strict parser stops at a lone surrogate without saying in which string; a lenient second pass finds it.
+    try:
+        path = _surrogate_path(json.loads(body))
+    except (ValueError, RecursionError):
+        path = None
+    if path is not None:
+        return BadRequest(f"'{path}' holds an unpaired surrogate, which is not valid text.", path)
+    return BadRequest(f"The request body is not valid JSON: {reason}.", code="invalid_json")
+
+
+def _surrogate_path(value: object, path: str = "") -> str | None:
+    if isinstance(value, str):
+        return path if any("\ud800" <= char <= "\udfff" for char in value) else None
+    items: list[tuple[str, object]] = []
+    if isinstance(value, dict):
+        items = [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
+    elif isinstance(value, list):
+        items = [(f"{path}[{position}]", item) for position, item in enumerate(value)]
+    return next((found for at, item in items if (found := _surrogate_path(item, at)) is not None), None)

@@ -1,0 +1,106 @@
+"""The body of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+
+from engine.text.chat_template import RESERVED
+from gateway.schemas.base import WireModel
+from gateway.schemas.messages import Message
+from gateway.schemas.sampling import MAX_TOP_LOGPROBS, SamplingFields
+from gateway.schemas.tools import Tool
+
+MAX_MESSAGES = 65_536
+"""Most turns of one conversation: refused in no time, however large the body."""
+
+MAX_TOOLS = 4096
+"""Most tools of one request."""
+
+
+def _refuse_reserved(kwargs: object) -> object:
+    if isinstance(kwargs, dict):
+        for key in RESERVED & kwargs.keys():
+            raise PydanticCustomError("template_key", "'{key}' cannot be set here", {"at": f".{key}", "key": key})
+    return kwargs
+
+
+TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_refuse_reserved)]
+MetadataKey = Annotated[str, StringConstraints(max_length=64)]
+MetadataValue = Annotated[str, StringConstraints(max_length=512)]
+
+
+class TemplateFields(WireModel):
+    """What a chat template is given; chat and tokenize share it.
+
+    Attributes:
+        add_generation_prompt: Open an assistant turn after the messages; true unless the last one is continued.
+        continue_final_message: The last message is the beginning of the answer.
+        chat_template_kwargs: More variables for the template.
+    """
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_prompt_end(self) -> Self:
+        if self.continue_final_message and self.add_generation_prompt:
+            message = "it excludes add_generation_prompt"
+            raise PydanticCustomError("exclusive", message, {"at": "continue_final_message"})
+        return self
+
+    @property
+    def opens_turn(self) -> bool:
+        """Whether the prompt ends with the opening of an assistant turn."""
+        return not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+
+
+class ChatRequest(TemplateFields, SamplingFields):
+    """One chat completion."""
+
+    unsupported: ClassVar = {
+        **SamplingFields.unsupported,
+        "audio": (),
+        "chat_template": (),
+        "echo": (False,),
+        "function_call": ("none",),
+        "functions": ([],),
+        "modalities": (["text"], []),
+        "web_search_options": (),
+    }
+
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=-1, le=MAX_TOP_LOGPROBS)] = 0
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    store: bool = False
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] = Field(default_factory=dict)
+    safety_identifier: Annotated[str, Field(max_length=64)] | None = None
+    prompt_cache_key: str | None = None
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise PydanticCustomError("exclusive", "it needs 'logprobs' to be true", {"at": "top_logprobs"})
+        return self
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """Output tokens asked for, or None for all that fit."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives a token, or None for no log-probabilities at all."""
+        if not self.logprobs:
+            return None
+        return MAX_TOP_LOGPROBS if self.top_logprobs == -1 else self.top_logprobs

@@ -1,0 +1,111 @@
+"""Chat messages as clients send them. After validation every content is one string, as templates expect."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from gateway.errors import BadRequest
+from gateway.schemas.base import WireModel, parse_json
+
+PART_SEPARATOR = "\n"
+"""Joins the text parts of one message, as other servers do for templates that take strings."""
+
+_TEXT_KEYS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Part types that are text, and the key that holds it."""
+
+
+def _join_parts(content: object) -> object:
+    """Turns a list of text parts, or a single part, into one string; other values pass on to the type check."""
+    if isinstance(content, dict):
+        return _part_text(content, "")
+    if isinstance(content, list):
+        return PART_SEPARATOR.join(_part_text(part, f"[{position}]") for position, part in enumerate(content))
+    return content
+
+
+def _part_text(part: object, at: str) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        raise PydanticCustomError("part_type", "a content part must be an object with a 'type'", {"at": at})
+    key = _TEXT_KEYS.get(kind)
+    if key is None:
+        message = "content parts of type '{kind}' are not supported by this model"
+        raise PydanticCustomError("unsupported_part", message, {"at": at, "kind": kind[:80]})
+    text = part.get(key)
+    if not isinstance(text, str):
+        raise PydanticCustomError("string_type", "'{key}' must be a string", {"at": f"{at}.{key}", "key": key})
+    return text
+
+
+Content = Annotated[str, BeforeValidator(_join_parts)]
+
+
+class FunctionCall(WireModel):
+    """Which function the model called; `arguments` is JSON text as the model wrote it."""
+
+    name: str
+    arguments: str = "{}"
+
+    def for_template(self) -> dict[str, Any]:
+        """The call with its arguments as an object, which templates iterate; as text where they are no JSON object."""
+        try:
+            arguments = parse_json(self.arguments.encode())
+        except (BadRequest, UnicodeEncodeError):
+            return {"name": self.name, "arguments": self.arguments}
+        return {"name": self.name, "arguments": arguments}
+
+
+class ToolCall(WireModel):
+    """One call in an assistant message."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+    def for_template(self) -> dict[str, Any]:
+        """The call as chat templates know it."""
+        call = {"type": self.type, "function": self.function.for_template()}
+        return call if self.id is None else {"id": self.id, **call}
+
+
+class Message(WireModel):
+    """One turn of a conversation.
+
+    Attributes:
+        content: One string; None where the client left it out.
+        tool_call_id: Of a tool message: which call it answers.
+        reasoning_content: What a reasoning model thought before an earlier answer; `reasoning` means the same.
+    """
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Content | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] = Field(default_factory=list)
+    tool_call_id: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+    @model_validator(mode="after")
+    def _check_role(self) -> Message:
+        if self.content is None and self.role in ("system", "developer", "user"):
+            raise PydanticCustomError("missing_content", "a {role} message needs content", {"role": self.role})
+        if self.role == "tool" and self.tool_call_id is None:
+            raise PydanticCustomError("missing_call_id", "a tool message needs 'tool_call_id'")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates know it: absent keys are absent, a tool answer always has text."""
+        fields = self.model_dump(exclude_none=True, exclude={"reasoning", "tool_calls"})
+        thought = self.reasoning_content or self.reasoning
+        if thought is not None:
+            fields["reasoning_content"] = thought
+        if self.tool_calls:
+            fields["tool_calls"] = [call.for_template() for call in self.tool_calls]
+        fields.setdefault("content", "")
+        return fields

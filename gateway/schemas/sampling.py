@@ -1,0 +1,114 @@
+"""Fields that chat and text completions share."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from gateway.schemas.base import FiniteFloat, Int64, StringList, WireModel
+
+MAX_TOP_LOGPROBS = 20
+"""Most alternatives a position that a client may ask for."""
+
+MAX_CHOICES = 128
+"""Most continuations of one prompt."""
+
+Penalty = Annotated[FiniteFloat, Field(ge=-2, le=2)]
+Fraction = Annotated[FiniteFloat, Field(ge=0, le=1)]
+TokenIds = list[Annotated[int, Field(ge=0)]]
+
+
+class StreamOptions(WireModel):
+    """How a stream reports usage.
+
+    Attributes:
+        include_usage: Send one last chunk with the usage.
+        continuous_usage_stats: Send the usage so far with every chunk.
+        include_obfuscation: Accepted; chunks are never padded.
+    """
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False
+
+
+def _bias_by_id(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    bias: dict[int, object] = {}
+    for key, item in value.items():
+        try:
+            bias[int(key)] = item
+        except ValueError:
+            raise PydanticCustomError(
+                "token_id", "keys must be token ids, got {key}", {"key": repr(key)[:40]}
+            ) from None
+    return bias
+
+
+class SamplingFields(WireModel):
+    """What to generate and how, apart from the prompt. Names and ranges are OpenAI's, then vLLM's.
+
+    Attributes:
+        model: Name of a served model; the only one if omitted.
+        n: Independent continuations.
+        stop: Strings that end the text.
+        top_k: Likeliest tokens kept; 0 and -1 keep all.
+        logit_bias: By token id; values beyond -100..100 are clamped.
+        truncate_prompt_tokens: Keep this many last prompt tokens; -1 keeps what fits.
+        cache_salt: Prefix pages are shared only with requests of the same salt.
+        request_id: A label for logs; never the key of anything.
+        return_token_ids: Add token ids to the answer.
+        return_tokens_as_token_ids: Spell tokens in logprobs as `token_id:N`.
+    """
+
+    unsupported: ClassVar = {
+        "structured_outputs": ({},),
+        "guided_json": (),
+        "guided_regex": (),
+        "guided_choice": (),
+        "guided_grammar": (),
+        "guided_whitespace_pattern": (),
+        "regex": (),
+        "ebnf": (),
+        "grammar": ("",),
+        "json_schema": (),
+        "response_format": ({"type": "text"},),
+        "lora_path": (),
+        "logits_processors": ([],),
+        "use_beam_search": (False,),
+        "extension": (),
+    }
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    seed: Int64 | None = None
+    stop: StringList = Field(default_factory=list)
+    temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
+    top_p: Fraction | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Fraction | None = None
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    logit_bias: Annotated[dict[int, FiniteFloat], BeforeValidator(_bias_by_id)] = Field(default_factory=dict)
+    min_tokens: Annotated[int, Field(ge=0)] = 0
+    ignore_eos: bool = False
+    stop_token_ids: TokenIds = Field(default_factory=list)
+    bad_words: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list, max_length=1024)
+    allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    prompt_logprobs: Annotated[int, Field(ge=0)] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1)] | None = None
+    priority: Int64 = 0
+    request_id: str | None = None
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    user: str | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None

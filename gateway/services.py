@@ -1,0 +1,69 @@
+"""What routes work with: put together once by `gateway.app.create_app`, handed to every request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from fastapi import Depends, Request
+
+from extensions.runtime import Runtime
+from gateway.errors import ErrorReply, to_reply
+from gateway.lifecycle import Lifecycle
+from gateway.models import ServedModels
+from gateway.schemas.base import WireModel, parse_json, validate
+from gateway.settings import Settings
+from gateway.telemetry import Metrics
+
+M = TypeVar("M", bound=WireModel)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Services:
+    """Everything one gateway process has.
+
+    Attributes:
+        settings: How to serve.
+        runtime: The door to the model.
+        models: Its names.
+        metrics: Told of what happens.
+        lifecycle: Whether new work is taken.
+    """
+
+    settings: Settings
+    runtime: Runtime
+    models: ServedModels
+    metrics: Metrics
+    lifecycle: Lifecycle
+
+    @property
+    def is_ready(self) -> bool:
+        """True if a request sent now would be taken."""
+        return self.runtime.is_ready and not self.lifecycle.is_draining
+
+    def to_reply(self, error: Exception) -> ErrorReply:
+        """What a client sees of `error`."""
+        return to_reply(
+            error,
+            retry_after_s=self.settings.retry_after_s,
+            max_message_chars=self.settings.max_message_chars,
+        )
+
+
+def get_services(request: Request) -> Services:
+    """The services of the app that handles `request`."""
+    services: Services = request.app.state.services
+    return services
+
+
+ServicesDep = Annotated[Services, Depends(get_services)]
+
+
+async def read_body(request: Request, model: type[M]) -> M:
+    """Reads and checks a request body.
+
+    Raises:
+        BadRequest: It is no JSON object, or a field is wrong.
+        BodyTooLarge: It exceeds the limit.
+    """
+    return validate(model, parse_json(await request.body()))

@@ -1,0 +1,146 @@
+"""Settings of the gateway: the only reader of the environment.
+
+Every field of `Settings` is also an environment variable: `WYE_` and the field's name in capitals. Lists are written
+with commas (`WYE_API_KEYS=key-one,key-two`). A bad value stops the start; it is never ignored.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+NameList = Annotated[tuple[str, ...], NoDecode]
+"""Several names; one string with commas in the environment."""
+
+WORKER_VARIABLE = "WYE_WORKER"
+"""Environment variable that carries a `WorkerSettings` as JSON into a worker process."""
+
+PROMETHEUS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Where `prometheus_client` keeps the numbers that worker processes share; it reads this when imported."""
+
+
+class Settings(BaseSettings):
+    """How the gateway serves."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="WYE_", frozen=True, extra="ignore", use_attribute_docstrings=True, env_ignore_empty=True
+    )
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """TCP port to listen on; 0 takes a free one."""
+
+    workers: Annotated[int, Field(ge=1, le=256)] = 1
+    """Gateway processes in front of one engine."""
+
+    model_names: NameList = ()
+    """Names the model is served under, the first is the one reported; empty takes the name of its file."""
+
+    api_keys: Annotated[NameList, Field(repr=False)] = ()
+    """Keys accepted as `Authorization: Bearer KEY`; empty accepts any request."""
+
+    open_metrics: bool = True
+    """Answer /metrics without a key."""
+
+    cors_origins: NameList = ("*",)
+    """Origins of web pages that may call this server; `*` is all, empty is none."""
+
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
+    """Largest request body in bytes, also after decompression."""
+
+    max_stop_strings: Annotated[int, Field(ge=1, le=1024)] = 16
+    """Most stop strings of one request."""
+
+    max_logit_bias: Annotated[int, Field(ge=1)] = 1024
+    """Most entries of one `logit_bias`."""
+
+    max_prompts: Annotated[int, Field(ge=1)] = 1024
+    """Most prompts of one completions request."""
+
+    max_message_chars: Annotated[int, Field(ge=80)] = 1024
+    """Longest error message in characters; longer ones are cut."""
+
+    lenient_stream_options: bool = False
+    """Ignore `stream_options` on a request that does not stream, instead of refusing it."""
+
+    heartbeat_s: Annotated[float, Field(ge=0)] = 10.0
+    """Seconds between comment lines that keep a stream open through proxies; 0 sends none."""
+
+    send_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """Seconds one write to a client may block before its stream is dropped."""
+
+    keep_alive_s: Annotated[int, Field(ge=1)] = 75
+    """Seconds an idle connection stays open."""
+
+    drain_s: Annotated[float, Field(ge=0)] = 30.0
+    """Seconds that running requests get to finish at shutdown."""
+
+    retry_after_s: Annotated[int, Field(ge=1)] = 1
+    """Seconds after which a refused client is told to try again."""
+
+    log_format: Literal["text", "json"] = "text"
+    """How log lines are written."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe log line that is written."""
+
+    access_log: bool = True
+    """Write one line for each request."""
+
+    @field_validator("model_names", "api_keys", "cors_origins", mode="before")
+    @classmethod
+    def _split_names(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(name.strip() for name in value.split(",") if name.strip())
+        return value
+
+
+class WorkerSettings(BaseModel):
+    """All that one gateway process is told; travels as JSON (see `environment` and `from_environment`)."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    settings: Settings
+    """How to serve."""
+
+    engine_endpoint: str
+    """Where the engine process listens."""
+
+    model_path: Path
+    """Model directory or file, for its tokenizer and template."""
+
+    socket_fd: int | None = None
+    """File descriptor of an inherited listening socket; None binds `settings.host` and `settings.port`."""
+
+    index: int = 0
+    """Which of the workers this is."""
+
+    metrics_dir: Path | None = None
+    """Directory in which workers share their request metrics; None with a single worker. Empty it before the start."""
+
+    def environment(self) -> dict[str, str]:
+        """Variables to add to the environment of the worker process."""
+        variables = {WORKER_VARIABLE: self.model_dump_json()}
+        if self.metrics_dir is not None:
+            variables[PROMETHEUS_VARIABLE] = str(self.metrics_dir)
+        return variables
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Reads what `environment` wrote.
+
+        Raises:
+            ValidationError: The variable is missing or damaged.
+        """
+        return cls.model_validate_json(_WorkerVariable().worker)
+
+
+class _WorkerVariable(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="WYE_")
+
+    worker: str = ""

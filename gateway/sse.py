@@ -1,0 +1,103 @@
+"""Event streams: framing, heartbeat, and the end of the work when the client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Protocol, TypeVar
+
+import anyio
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import EventSourceResponse, SendTimeoutError
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import ClientGone
+
+log = logging.getLogger(__name__)
+
+DONE = b"data: [DONE]\n\n"
+"""Ends every stream, also one that failed."""
+
+CLEANUP_S = 10.0
+"""Seconds that ending abandoned work may take before the response stops waiting for it."""
+
+T = TypeVar("T")
+
+
+class Closeable(Protocol):
+    """Work that can be ended; idempotent."""
+
+    async def aclose(self) -> None: ...
+
+
+class Heartbeat(ServerSentEvent):
+    """A comment ended by one newline: a blank line would make some clients dispatch an empty event."""
+
+    def encode(self) -> bytes:
+        return b": keep-alive\n"
+
+
+class EventStreamResponse(EventSourceResponse):
+    """Sends ready-framed events and ends `work` however the response ends, even before its first event.
+
+    Args:
+        events: Framed bytes; every event ends in a blank line.
+        work: Closed when the response is over, when the client goes away, or when a write takes too long.
+        heartbeat_s: Seconds between heartbeats; 0 for none.
+        send_timeout_s: Seconds one write may block.
+    """
+
+    def __init__(
+        self, events: AsyncIterator[bytes], work: Closeable, *, heartbeat_s: float, send_timeout_s: float
+    ) -> None:
+        super().__init__(
+            events,
+            headers={"Cache-Control": "no-cache"},
+            media_type="text/event-stream",
+            ping=heartbeat_s,
+            ping_message_factory=Heartbeat,
+            sep="\n",
+            send_timeout=send_timeout_s,
+        )
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            log.warning("dropped a stream whose client did not read for %s s", self.send_timeout)
+        finally:
+            await close_shielded(self._work)
+
+
+async def close_shielded(work: Closeable) -> None:
+    """Ends `work` even if the caller is being cancelled."""
+    with anyio.move_on_after(CLEANUP_S, shield=True):
+        await work.aclose()
+
+
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Runs `work` while the client stays; the request body must have been read.
+
+    Middleware may hide a disconnect from `Request.is_disconnected`, so this waits on `receive` itself.
+
+    Raises:
+        ClientGone: The client left; `work` has been cancelled and has ended.
+    """
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        watcher.cancel()
+        task.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,59 @@
+"""Chunks of a stream as framed bytes. What never changes is encoded once a stream, not once a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from extensions.output import Usage
+from gateway.errors import ErrorReply
+from gateway.schemas.sampling import StreamOptions
+from gateway.translate.head import Head
+from gateway.translate.usage import usage_body
+
+encode_json = msgspec.json.Encoder().encode
+
+
+class ChunkFrame:
+    """Frames the chunks of one stream: `data: {…}` and a blank line around what changes.
+
+    Args:
+        head: Identity of the answer.
+        kind: Value of `object`.
+        options: What the client wants to know of usage.
+    """
+
+    def __init__(self, head: Head, kind: str, options: StreamOptions | None) -> None:
+        options = options or StreamOptions()
+        self._continuous = options.continuous_usage_stats
+        self._include_usage = options.include_usage
+        self._start = b"data: " + encode_json(head.body(kind))[:-1]
+        self.before_choice = self._start + b',"choices":['
+        self.after_choice = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
+
+    @property
+    def has_running_usage(self) -> bool:
+        """Whether every chunk carries the usage so far."""
+        return self._continuous
+
+    def choice(self, choice: dict[str, Any], usage: Usage | None = None) -> bytes:
+        """A chunk with one choice."""
+        return self.raw_choice(encode_json(choice), usage)
+
+    def raw_choice(self, choice: bytes, usage: Usage | None = None) -> bytes:
+        """A chunk with one choice that is JSON already."""
+        if not self._continuous or usage is None:
+            return self.before_choice + choice + self.after_choice
+        return self.before_choice + choice + b'],"usage":' + encode_json(usage_body(usage)) + b"}\n\n"
+
+    def usage(self, usage: Usage) -> bytes:
+        """The last chunk, without choices, if the client asked for it."""
+        if not self._include_usage:
+            return b""
+        return self._start + b',"choices":[],"usage":' + encode_json(usage_body(usage)) + b"}\n\n"
+
+
+def error_event(reply: ErrorReply) -> bytes:
+    """A failure after the first byte: clients know it by the top-level `error`."""
+    return b"data: " + encode_json(reply.body) + b"\n\n"

@@ -1,0 +1,144 @@
+"""Steps of a generation to text completion chunks and answers, with echo, logprobs and several prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from extensions.output import GenerationStep, TokenText, Usage
+from gateway.generations import Choice, Generations
+from gateway.schemas.completions import CompletionRequest
+from gateway.translate.chunks import ChunkFrame, encode_json
+from gateway.translate.head import Head
+from gateway.translate.logprobs import CompletionLogprobs, prompt_logprobs_body
+from gateway.translate.usage import usage_body
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """One prompt of a request.
+
+    Attributes:
+        text: As the client wrote it; ids are detokenised. Only read by `echo`.
+        ids: Its tokens.
+    """
+
+    text: str
+    ids: list[int]
+
+    def echo(self, tokens: Sequence[TokenText]) -> str:
+        """The prompt as it is repeated: where its tokens are listed, the text they join to."""
+        return b"".join(token.data for token in tokens).decode("utf-8", "replace") if tokens else self.text
+
+
+class CompletionChunks:
+    """Encodes one stream of text completions.
+
+    Args:
+        head: Identity of the answer.
+        request: What was asked for.
+        prompts: For `echo`, and for clients that want token ids.
+    """
+
+    def __init__(self, head: Head, request: CompletionRequest, prompts: Sequence[EncodedPrompt]) -> None:
+        self._frame = ChunkFrame(head, "text_completion", request.stream_options)
+        self._request = request
+        self._prompts = prompts
+        self._is_plain = request.logprobs is None and not (request.return_token_ids or self._frame.has_running_usage)
+        self._prompt_tokens: dict[int, tuple[TokenText, ...]] = {}
+        self._logprobs: dict[int, CompletionLogprobs] = {}
+        self._plain_starts: dict[int, bytes] = {}
+
+    def encode(self, index: int, step: GenerationStep, work: Generations) -> bytes:
+        """The chunks of one step, framed; with `echo` the first of a choice brings the prompt."""
+        usage = work.usage if self._frame.has_running_usage else None
+        number = index // self._request.n
+        if step.prompt_tokens is not None:
+            self._prompt_tokens[number] = step.prompt_tokens
+        frames = []
+        if index not in self._plain_starts:
+            self._plain_starts[index] = self._frame.before_choice + b'{"index":%d,"text":' % index
+            self._logprobs[index] = CompletionLogprobs(as_ids=self._request.return_tokens_as_token_ids)
+            if self._request.echo:
+                tokens = self._prompt_tokens.get(number, ())
+                frames.append(self._content(index, self._prompts[number].echo(tokens), tokens, (), usage))
+        if self._request.max_tokens and (
+            step.text or step.tokens or (self._request.return_token_ids and step.token_ids)
+        ):
+            frames.append(self._content(index, step.text, step.tokens, step.token_ids, usage))
+        if step.finish_reason is not None:
+            choice = {"index": index, "text": "", "logprobs": None, **_ending(self._request, step)}
+            frames.append(self._frame.choice(choice, usage))
+        return b"".join(frames)
+
+    def end(self, usage: Usage) -> bytes:
+        """The usage chunk, if the client asked for it."""
+        return self._frame.usage(usage)
+
+    def _content(
+        self, index: int, text: str, tokens: Sequence[TokenText], token_ids: Sequence[int], usage: Usage | None
+    ) -> bytes:
+        if self._is_plain:
+            start, end = self._plain_starts[index], self._frame.after_choice
+            return start + encode_json(text) + b',"logprobs":null,"finish_reason":null}' + end
+        wants_logprobs = self._request.logprobs is not None
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": text,
+            "logprobs": self._logprobs[index].body(tokens) if wants_logprobs else None,
+            "finish_reason": None,
+        }
+        if self._request.return_token_ids:
+            choice["token_ids"] = token_ids
+        return self._frame.choice(choice, usage)
+
+
+def completion_answer(
+    head: Head, request: CompletionRequest, choices: Sequence[Choice], usage: Usage, prompts: Sequence[EncodedPrompt]
+) -> dict[str, Any]:
+    """The whole answer to a request that does not stream. `choices` are all candidates, prompt by prompt."""
+    kept = _best(choices, request.num_candidates, request.n)
+    bodies = [_choice(request, choice, index, prompts[index // request.n]) for index, choice in enumerate(kept)]
+    return head.body("text_completion") | {"choices": bodies, "usage": usage_body(usage)}
+
+
+def _best(choices: Sequence[Choice], num_candidates: int, n: int) -> list[Choice]:
+    """The `n` likeliest of each prompt's candidates, likeliest first; all as they are if there are no more."""
+    kept: list[Choice] = []
+    for start in range(0, len(choices), num_candidates):
+        candidates = list(choices[start : start + num_candidates])
+        if num_candidates > n:
+            candidates.sort(key=lambda choice: choice.mean_logprob, reverse=True)
+        kept += candidates[:n]
+    return kept
+
+
+def _choice(request: CompletionRequest, choice: Choice, index: int, prompt: EncodedPrompt) -> dict[str, Any]:
+    generates = request.max_tokens > 0
+    text = choice.text if generates else ""
+    tokens = choice.tokens if generates else []
+    prompt_tokens = choice.prompt_tokens or ()
+    if request.echo:
+        listed = prompt_tokens if request.logprobs is not None else ()
+        text, tokens = prompt.echo(listed) + text, [*listed, *tokens]
+    body: dict[str, Any] = {
+        "index": index,
+        "text": text,
+        "logprobs": None,
+        **_ending(request, choice),
+    }
+    if request.logprobs is not None:
+        body["logprobs"] = CompletionLogprobs(as_ids=request.return_tokens_as_token_ids).body(tokens)
+    if request.prompt_logprobs is not None:
+        body["prompt_logprobs"] = prompt_logprobs_body(prompt_tokens)
+    if request.return_token_ids:
+        body |= {"token_ids": choice.token_ids if generates else [], "prompt_token_ids": prompt.ids}
+    return body
+
+
+def _ending(request: CompletionRequest, end: GenerationStep | Choice) -> dict[str, Any]:
+    """Why a choice ended. Asked for no token, it ended by length, whatever the one that the engine drew."""
+    if request.max_tokens == 0:
+        return {"finish_reason": "length", "stop_reason": None}
+    return {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}

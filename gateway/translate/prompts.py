@@ -1,0 +1,106 @@
+"""Text and messages to prompt tokens, refusing early what cannot fit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from engine.text.errors import InvalidText, TemplateError
+from engine.text.model import TextModel
+from gateway.errors import BadRequest, PromptTooLong
+from gateway.schemas.chat import ChatRequest, TemplateFields
+from gateway.schemas.tools import check_tool_choice
+
+INLINE_CHARS = 8_192
+"""Longer text is tokenised in a thread, so that other requests go on meanwhile."""
+
+
+async def encode_text(text: TextModel, prompt: str, limit_tokens: int, *, param: str, add_special: bool) -> list[int]:
+    """Tokenises one prompt.
+
+    Args:
+        text: The model's text side.
+        prompt: Any length.
+        limit_tokens: Most tokens of one sequence; text that surely has more is not tokenised at all.
+        param: The wire's name for where the text came from.
+        add_special: Begin with the opening token if the tokenizer does so.
+
+    Raises:
+        PromptTooLong: It has more tokens than `limit_tokens`.
+        BadRequest: It is no valid text.
+    """
+    if text.tokenizer.cannot_fit(prompt, limit_tokens):
+        raise PromptTooLong(limit_tokens, limit_tokens + 1, param)
+    try:
+        if len(prompt) <= INLINE_CHARS:
+            return text.tokenizer.encode(prompt, add_special=add_special)
+        return await asyncio.to_thread(text.tokenizer.encode, prompt, add_special=add_special)
+    except InvalidText as error:
+        raise BadRequest(f"Invalid '{param}': {error.message}.", param) from None
+
+
+async def encode_messages(
+    text: TextModel, fields: TemplateFields, limit_tokens: int, variables: dict[str, Any] | None = None
+) -> list[int]:
+    """Renders a conversation through the model's chat template and tokenises it.
+
+    Args:
+        text: The model's text side.
+        fields: Messages, tools and how the prompt ends.
+        limit_tokens: Most tokens of one sequence.
+        variables: More template variables; those of the request itself win.
+
+    Raises:
+        BadRequest: The model has no chat template, or the template refused the messages.
+        PromptTooLong: The conversation has more tokens than `limit_tokens`.
+    """
+    if text.chat_template is None:
+        raise BadRequest("This model has no chat template; use /v1/completions.", "messages")
+    messages = [message.for_template() for message in fields.messages]
+    tools = [tool.for_template() for tool in fields.tools] or None
+    kwargs = {**(variables or {}), **fields.chat_template_kwargs}
+    try:
+        prompt = text.chat_template.render(
+            messages,
+            tools=tools,
+            add_generation_prompt=fields.opens_turn,
+            continue_final_message=fields.continue_final_message,
+            **kwargs,
+        )
+    except TemplateError as error:
+        raise BadRequest(f"Invalid 'messages': {error.message}", "messages") from None
+    return await encode_text(text, prompt, limit_tokens, param="messages", add_special=False)
+
+
+def chat_fields(request: ChatRequest) -> tuple[TemplateFields, dict[str, Any]]:
+    """What the template of a chat request gets: its fields, without tools that are not to be seen, and variables.
+
+    Raises:
+        BadRequest: `tool_choice` does not go with `tools`.
+        UnsupportedParameter: `tool_choice` demands a call.
+    """
+    shows_tools = check_tool_choice(request.tool_choice, request.tools)
+    fields = request if shows_tools or not request.tools else request.model_copy(update={"tools": []})
+    variables: dict[str, Any] = {}
+    if request.reasoning_effort is not None:
+        variables["reasoning_effort"] = request.reasoning_effort
+        if request.reasoning_effort == "none":
+            variables["enable_thinking"] = False
+    if request.verbosity is not None:
+        variables["verbosity"] = request.verbosity
+    return fields, variables
+
+
+def truncate_prompt(ids: list[int], keep: int | None, limit_tokens: int, max_tokens: int | None) -> list[int]:
+    """The last `keep` tokens of a prompt; -1 keeps as many as leave room for the output; None keeps all.
+
+    Raises:
+        BadRequest: `keep` is 0: no prompt would be left.
+    """
+    if keep is None:
+        return ids
+    if keep == 0:
+        raise BadRequest("'truncate_prompt_tokens' must not be 0.", "truncate_prompt_tokens")
+    if keep == -1:
+        keep = max(limit_tokens - (1 if max_tokens is None else max_tokens), 1)
+    return ids[-keep:]

@@ -1,0 +1,29 @@
+"""Token counts to the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from extensions.output import Usage
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    """The `usage` object of an answer."""
+    return {
+        "prompt_tokens": usage.num_prompt_tokens,
+        "completion_tokens": usage.num_completion_tokens,
+        "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def total_usage(parts: Iterable[Usage]) -> Usage:
+    """The sum over the prompts of one request."""
+    total = Usage()
+    for part in parts:
+        total.num_prompt_tokens += part.num_prompt_tokens
+        total.num_completion_tokens += part.num_completion_tokens
+        total.num_cached_tokens += part.num_cached_tokens
+    return total
