@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from engine.request import GenerationDefaults
+
+if TYPE_CHECKING:
+    from engine.models.gguf_file import GGUFFile
 
 Architecture = Literal["llama", "mistral", "qwen2", "qwen3"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RopeScaling:
-    """Llama 3's frequency-dependent stretch of rotary positions (the `llama3` rope type), or a linear one.
+    """How rotary positions are stretched: Llama 3's frequency-dependent way, evenly, or by given factors.
 
     Attributes:
-        kind: `llama3` or `linear`.
-        factor: How much longer the context became.
+        kind: `llama3`, `linear`, or `factors` (GGUF stores what Llama 3's rule comes to).
+        factor: How much longer the context became (`llama3`, `linear`).
         low_freq_factor, high_freq_factor: Bounds between stretched and untouched wavelengths (`llama3`).
         original_max_position: Context the model was first trained on (`llama3`).
+        factors: Divisor of each of the head_dim / 2 frequencies (`factors`).
     """
 
-    kind: Literal["llama3", "linear"]
-    factor: float
+    kind: Literal["llama3", "linear", "factors"]
+    factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
+    factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,3 +74,40 @@ class ModelConfig:
     qk_norm: bool = False
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def from_directory(cls, path: Path) -> ModelConfig:
+        """Reads a Hugging Face directory's config.json, with end ids of its generation_config.json first.
+
+        Raises:
+            ModelLoadError: A file is missing or damaged, or a key is missing, wrong or unsupported; names both.
+        """
+        # The dialects build a ModelConfig, so they import this module and it can only import them when called.
+        from engine.models.hf_config import read_config
+
+        return read_config(path)
+
+    @classmethod
+    def from_gguf(cls, file: GGUFFile | Path) -> ModelConfig:
+        """Reads a GGUF file's metadata.
+
+        Raises:
+            ModelLoadError: The file is damaged, or a key is missing, wrong or unsupported; names both.
+        """
+        from engine.models.gguf_config import read_gguf_config
+        from engine.models.gguf_file import GGUFFile
+
+        return read_gguf_config(file if isinstance(file, GGUFFile) else GGUFFile(file))
+
+
+def generation_defaults(path: Path) -> GenerationDefaults:
+    """Reads what the authors of a Hugging Face directory recommend in its generation_config.json, if there is one.
+
+    `do_sample` is not looked at: it says what `transformers` does unasked, the other keys say which values are good.
+
+    Raises:
+        ModelLoadError: The file is damaged or a value is out of its range.
+    """
+    from engine.models.hf_config import read_generation_defaults
+
+    return read_generation_defaults(path)

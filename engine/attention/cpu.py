@@ -1,0 +1,136 @@
+"""Paged attention on a CPU without copying histories: runs of consecutive pages are read in place.
+
+A lane's context is cut into pieces (`engine.attention.pieces`), each attended to by torch's flash kernel, which also
+returns the logarithm of each row's softmax sum; pieces of one row are merged by these (arXiv 2205.14135, section 3.1).
+
+Letters: T tokens, H query heads, G key/value heads, R = H / G heads that share one, D head_dim, N rows of a lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.attention.backend import LaneLayout
+from engine.attention.pieces import LaneWork, Piece, cut_lane
+from engine.kv.storage import KVStorage
+
+# Positional arguments after the scale-free ones are keyword-only in torch 2.11 to 2.15 alike.
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_NOTHING = -1e30
+"""Log-sum of a row that saw nothing yet: low enough to weigh nothing, finite so that no difference is NaN."""
+
+
+@dataclass(kw_only=True, slots=True)
+class CpuPlan:
+    """One step, cut into work for each lane once a window is known.
+
+    Attributes:
+        layout: The step.
+        page_size: Of the storage.
+        dtype: Of the storage; masks are added to scores in it.
+    """
+
+    layout: LaneLayout
+    page_size: int
+    dtype: torch.dtype
+    by_window: dict[int | None, list[LaneWork]] = field(default_factory=dict)
+
+    def lanes(self, window: int | None) -> list[LaneWork]:
+        """Work of every lane that has rows; cut once a step."""
+        if window not in self.by_window:
+            lanes = range(len(self.layout.context_lens))
+            cut = [cut_lane(self.layout, lane, self.page_size, window, self.dtype) for lane in lanes]
+            self.by_window[window] = [work for work in cut if work.num_rows]
+        return self.by_window[window]
+
+
+class CpuBackend:
+    """Attention in place; see `AttentionBackend`."""
+
+    name = "cpu"
+
+    def plan(self, layout: LaneLayout, storage: KVStorage) -> CpuPlan:
+        """Notes the step; lanes are cut at the first layer, which alone knows the window."""
+        return CpuPlan(layout=layout, page_size=storage.page_size, dtype=storage.dtype)
+
+    def run(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        storage: KVStorage,
+        plan: CpuPlan,
+        *,
+        scale: float,
+        sliding_window: int | None,
+    ) -> torch.Tensor:
+        """Attends; see `AttentionBackend.run`."""
+        slots = storage.slots(layer)
+        keys, values = slots.transpose(1, 2).unsqueeze(1).unbind(0)
+        grouped = query.view(query.shape[0], storage.num_kv_heads, -1, storage.head_dim)
+        outputs = []
+        for lane in plan.lanes(sliding_window):
+            if lane.only_run is not None:
+                rows = grouped.narrow(0, lane.first_row, 1)
+                start, length = lane.only_run
+                outputs.append(
+                    _flash(rows, keys.narrow(2, start, length), values.narrow(2, start, length), scale=scale)[0]
+                )
+            else:
+                rows = grouped.narrow(0, lane.first_row, lane.num_rows)
+                outputs.append(_attend_pieces(rows, slots, keys, values, lane.pieces, scale))
+        return torch.cat(outputs).view(query.shape)
+
+
+def _attend_pieces(
+    rows: torch.Tensor,
+    slots: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    pieces: list[Piece],
+    scale: float,
+) -> torch.Tensor:
+    """Attends a lane's rows [N, G, R, D] to all its pieces; returns the same shape."""
+    # Heads of a group go into the batch dimension, where K and V repeat by a stride of 0.
+    query = rows.permute(2, 1, 0, 3)
+    if len(pieces) == 1:
+        return _attend_piece(query, slots, keys, values, pieces[0], scale)[0].permute(2, 1, 0, 3)
+    total = query.new_zeros(query.shape, dtype=torch.float32)
+    log_sum = query.new_full(query.shape[:3], _NOTHING, dtype=torch.float32)
+    for piece in pieces:
+        output, log = _attend_piece(query, slots, keys, values, piece, scale)
+        _merge(total, log_sum, piece, output, log)
+    return total.to(rows.dtype).permute(2, 1, 0, 3)
+
+
+def _attend_piece(
+    query: torch.Tensor, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, piece: Piece, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attends some rows to one piece: output [R, G, rows, D] and log-sums [R, G, rows] float32."""
+    if piece.gather is not None:
+        keys, values = slots.index_select(1, piece.gather).transpose(1, 2).unsqueeze(1).unbind(0)
+    else:
+        keys, values = keys.narrow(2, piece.start, piece.length), values.narrow(2, piece.start, piece.length)
+    repeat = (query.shape[0], -1, -1, -1)
+    output, log = _flash(
+        query.narrow(2, piece.first_row, piece.num_rows),
+        keys.expand(repeat),
+        values.expand(repeat),
+        0.0,
+        piece.causal,
+        attn_mask=piece.mask,
+        scale=scale,
+    )
+    if piece.blind is not None:
+        log = log.masked_fill(piece.blind, _NOTHING)
+    return output, log
+
+
+def _merge(total: torch.Tensor, log_sum: torch.Tensor, piece: Piece, output: torch.Tensor, log: torch.Tensor) -> None:
+    """Folds one piece into the running rows, in place."""
+    rows = total.narrow(2, piece.first_row, piece.num_rows)
+    before = log_sum.narrow(2, piece.first_row, piece.num_rows)
+    after = torch.logaddexp(before, log.to(torch.float32))
+    rows.mul_((before - after).exp_().unsqueeze(-1)).addcmul_(output, (log - after).exp_().unsqueeze(-1))
+    before.copy_(after)
