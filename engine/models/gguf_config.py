@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from engine.models.config import ModelConfig, RopeScaling
@@ -53,7 +54,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         num_layers=keys.integer(f"{arch}.block_count"),
         **heads,
         max_position=keys.integer(f"{arch}.context_length"),
-        norm_eps=keys.number(f"{arch}.attention.layer_norm_rms_epsilon"),
+        norm_eps=_shortest(keys.number(f"{arch}.attention.layer_norm_rms_epsilon")),
         rope_theta=keys.number(f"{arch}.rope.freq_base", 10000.0),
         rope_scaling=_rope_scaling(file, arch, heads["head_dim"]),
         sliding_window=window or None,
@@ -72,6 +73,11 @@ def read_gguf_defaults(file: GGUFFile) -> GenerationDefaults:
         ModelLoadError: A value is out of its range.
     """
     return sampling_defaults(file.metadata, _SAMPLING)
+
+
+def _shortest(value: float) -> float:
+    """The number somebody wrote before it was stored in 32 bits."""
+    return float(str(np.float32(value)))
 
 
 def _heads(keys: Keys, arch: str) -> dict[str, int]:
