@@ -10,11 +10,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from docs.pages import ROOT, pages
 from docs.tables_cli import cli_reference
 from docs.tables_gateway import error_table, metric_table, settings_table
 from docs.tables_project import catalog_table, make_table
-
-ROOT = Path(__file__).resolve().parent.parent
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "catalog": catalog_table,
@@ -26,11 +25,6 @@ PARTS: Mapping[str, Callable[[], str]] = {
 }
 
 _REGION = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(<!-- /generated -->)", re.DOTALL)
-
-
-def pages() -> list[Path]:
-    """Every Markdown page of the project, README first."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def regenerate(text: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from docs.generate import ROOT, pages
+from docs.pages import ROOT, pages
 
 DOCUMENTED_PORT = 8000
 TIMEOUT_S = 240

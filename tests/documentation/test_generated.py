@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.generate import PARTS, ROOT, generated_parts, pages, regenerate
+from docs.generate import PARTS, generated_parts, regenerate
+from docs.pages import ROOT, pages
 from docs.tables_project import make_targets
 
 PAGES = pages()
