@@ -1,0 +1,174 @@
+"""Every backend attends as plain dense arithmetic does, whatever the lanes and wherever their pages lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.attention.backend import LaneLayout
+from engine.attention.select import BACKENDS, select_backend
+from engine.kv.storage import KVStorage
+
+CPU_BACKENDS = sorted(name for name, row in BACKENDS.items() if row.devices is None or "cpu" in row.devices)
+
+
+@dataclass
+class Step:
+    storage: KVStorage
+    layout: LaneLayout
+    query: torch.Tensor
+
+
+def make_step(
+    *,
+    lanes: list[tuple[int, int]],
+    page_size: int = 16,
+    num_kv_heads: int = 2,
+    group: int = 3,
+    head_dim: int = 16,
+    dtype: torch.dtype = torch.float32,
+    fragmented: bool = True,
+    masked: frozenset[int] = frozenset(),
+    seed: int = 0,
+) -> Step:
+    """A step of lanes given as (rows, context) over random K and V; unused slots hold garbage."""
+    random = torch.Generator().manual_seed(seed)
+    needed = [-(-context // page_size) for _, context in lanes]
+    num_pages = sum(needed) + 7
+    storage = KVStorage(
+        num_layers=2,
+        num_pages=num_pages,
+        page_size=page_size,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        dtype=dtype,
+        device=torch.device("cpu"),
+    )
+    storage.layers[0].fill_(float("nan"))
+    storage.layers[1].fill_(float("nan"))
+    order = torch.randperm(num_pages, generator=random).tolist() if fragmented else list(range(num_pages))
+    starts, tables, slots, masks = [0], [], [], list[torch.Tensor | None]()
+    for index, ((rows, context), pages) in enumerate(zip(lanes, needed, strict=True)):
+        table = order[:pages]
+        order = order[pages:]
+        own = [table[p // page_size] * page_size + p % page_size for p in range(context)]
+        for layer in range(2):
+            values = torch.randn((2, context, num_kv_heads, head_dim), generator=random)
+            storage.slots(layer)[:, own] = values.to(dtype)
+        starts.append(starts[-1] + rows)
+        tables.append(table)
+        slots += own[context - rows :]
+        if index in masked:
+            mask = torch.rand((rows, context), generator=random) < 0.3
+            mask[torch.arange(rows), torch.randint(0, context, (rows,), generator=random)] = True
+            masks.append(mask)
+        else:
+            masks.append(None)
+    layout = LaneLayout(
+        query_starts=starts,
+        context_lens=[context for _, context in lanes],
+        block_tables=tables,
+        slots=torch.tensor(slots, dtype=torch.int64),
+        masks=masks if masked else (),
+    )
+    query = torch.randn((starts[-1], num_kv_heads * group, head_dim), generator=random).to(dtype)
+    return Step(storage, layout, query)
+
+
+def dense(step: Step, layer: int, scale: float, window: int | None) -> torch.Tensor:
+    """The meaning: one softmax a row over everything it sees, in float64."""
+    outputs = []
+    layout, size = step.layout, step.storage.page_size
+    for lane, context in enumerate(layout.context_lens):
+        rows = step.query[layout.query_starts[lane] : layout.query_starts[lane + 1]].double()
+        own = [layout.block_tables[lane][p // size] * size + p % size for p in range(context)]
+        keys, values = step.storage.slots(layer)[:, own].double()
+        group = rows.shape[1] // keys.shape[1]
+        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+        scores = torch.einsum("nhd,chd->hnc", rows, keys) * scale
+        mask = layout.masks[lane] if layout.masks else None
+        if mask is None:
+            distance = (context - len(rows) + torch.arange(len(rows)))[:, None] - torch.arange(context)
+            mask = (distance >= 0) & (distance < (window or context))
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+        outputs.append(torch.einsum("hnc,chd->nhd", weights, values))
+    return torch.cat(outputs)
+
+
+def check(name: str, step: Step, window: int | None = None, tolerance: float = 2e-5) -> None:
+    backend = select_backend(name, "cpu")
+    plan = backend.plan(step.layout, step.storage)
+    for layer in range(2):
+        output = backend.run(layer, step.query, step.storage, plan, scale=0.3, sliding_window=window)
+        assert output.shape == step.query.shape
+        assert output.dtype == step.query.dtype
+        expected = dense(step, layer, 0.3, window).to(torch.float32)
+        torch.testing.assert_close(output.float(), expected, atol=tolerance, rtol=0)
+
+
+pytestmark = pytest.mark.parametrize("name", CPU_BACKENDS)
+
+
+@pytest.mark.parametrize("window", [None, 7, 100])
+@pytest.mark.parametrize("fragmented", [False, True])
+def test_mixed_prefill_chunk_and_decode_lanes(name: str, fragmented: bool, window: int | None) -> None:
+    lanes = [(1, 1), (40, 40), (1, 300), (33, 200), (1, 17), (5, 260), (1, 16)]
+    check(name, make_step(lanes=lanes, fragmented=fragmented), window)
+
+
+def test_a_long_history_in_many_short_runs(name: str) -> None:
+    step = make_step(lanes=[(1, 3000), (20, 2500)], num_kv_heads=1, group=2, page_size=4)
+    check(name, step)
+    check(name, step, window=2000)
+
+
+def test_a_chunk_longer_than_the_window(name: str) -> None:
+    check(name, make_step(lanes=[(300, 700), (150, 150)], fragmented=False), window=20)
+
+
+def test_many_decode_lanes_of_unlike_length(name: str) -> None:
+    lanes = [(1, 1 + (index * 37) % 240) for index in range(40)]
+    check(name, make_step(lanes=lanes))
+    check(name, make_step(lanes=lanes, fragmented=False), window=50)
+
+
+def test_bfloat16_stays_near_the_exact_result(name: str) -> None:
+    lanes = [(1, 100), (20, 400), (1, 700), (64, 64)]
+    check(name, make_step(lanes=lanes, dtype=torch.bfloat16, head_dim=64), tolerance=0.02)
+
+
+def test_masked_lanes_see_what_their_mask_says_beside_causal_ones(name: str) -> None:
+    lanes = [(6, 90), (1, 50), (9, 400), (30, 60)]
+    check(name, make_step(lanes=lanes, masked=frozenset({0, 2})))
+
+
+def test_a_lane_without_rows_is_left_out(name: str) -> None:
+    check(name, make_step(lanes=[(1, 20), (0, 30), (8, 8)]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_steps(name: str, data: st.DataObject) -> None:
+    lanes = data.draw(
+        st.lists(
+            st.tuples(st.integers(1, 150), st.integers(0, 300)).map(lambda lane: (lane[0], lane[0] + lane[1]))
+            | st.integers(1, 400).map(lambda context: (1, context)),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    step = make_step(
+        lanes=lanes,
+        page_size=data.draw(st.sampled_from([1, 4, 16, 32])),
+        num_kv_heads=data.draw(st.integers(1, 4)),
+        group=data.draw(st.sampled_from([1, 2, 3, 7])),
+        head_dim=data.draw(st.sampled_from([8, 16, 64])),
+        fragmented=data.draw(st.booleans()),
+        masked=data.draw(st.frozensets(st.integers(0, len(lanes) - 1), max_size=2)),
+        seed=data.draw(st.integers(0, 1000)),
+    )
+    check(name, step, data.draw(st.none() | st.integers(1, 350)))
