@@ -1,0 +1,161 @@
+"""Draws from a part of the vocabulary: top_k, then top_p of what that leaves, then min_p.
+
+Nucleus sampling (top_p): arXiv 1904.09751; min_p: arXiv 2407.01082.
+
+Tokens stand in order of falling probability, the lower id first among equals; every rule keeps a beginning of that
+order. A draw from a part is the best scored token of that part: the same noise, fewer contestants.
+
+Letters: R lanes, V vocabulary, K candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.sampling.draw import TokenDraw
+from engine.sampling.params import SamplingParams
+
+_CHUNK_ELEMENTS = 2**24
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What lanes keep.
+
+    Attributes:
+        temperature: [R] float32.
+        top_k: [R] int64, 1..V.
+        top_p: [R] float64, positive, infinite for all.
+        min_p: [R] float64.
+    """
+
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+
+    def __getitem__(self, lanes: slice) -> Limits:
+        return Limits(self.temperature[lanes], self.top_k[lanes], self.top_p[lanes], self.min_p[lanes])
+
+
+def truncate(logits: torch.Tensor, limits: Limits) -> None:
+    """Excludes what the lanes do not keep, by sorting. Waits for nothing.
+
+    Args:
+        logits: [R, V] float32, changed.
+        limits: One a lane.
+    """
+    rows = max(1, _CHUNK_ELEMENTS // logits.shape[1])
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    for start in range(0, len(logits), rows):
+        part = logits[start : start + rows]
+        values, order = part.sort(dim=-1, descending=True, stable=True)
+        last = _num_kept(values, limits[start : start + rows]) - 1
+        last_value, last_id = values.gather(1, last), order.gather(1, last)
+        part.masked_fill_((part < last_value) | ((part == last_value) & (ids > last_id)), -math.inf)
+
+
+def draw_top_k(
+    draw: TokenDraw, logits: torch.Tensor, limits: Limits, keys: torch.Tensor, most: int
+) -> tuple[torch.Tensor, list[int]]:
+    """Draws for lanes with a small `top_k` without looking at the rest of the vocabulary; for the CPU.
+
+    Args:
+        draw: Scores tokens.
+        logits: [R, V] float32.
+        limits: One a lane.
+        keys: [R, 2] int32.
+        most: Greatest `top_k` of the lanes.
+
+    Returns:
+        [R] int64, and the lanes whose last kept token has an equal among those left out: `topk` takes equals in any
+        order, so these want `draw_within`.
+    """
+    num_candidates = min(most + 1, logits.shape[1])
+    values, ids = logits.topk(num_candidates, dim=-1)
+    kept = _num_kept(values, limits)
+    last, after = values.gather(1, kept - 1), values.gather(1, kept.clamp_max(num_candidates - 1))
+    matters = (last > -math.inf) | (values[:, :1] == -math.inf)
+    split = (kept < num_candidates) & (last == after) & matters
+    scores = draw.score(values, ids, limits.temperature[:, None], keys)
+    scores.masked_fill_(torch.arange(num_candidates) >= kept, -math.inf)
+    best = scores.amax(dim=-1, keepdim=True)
+    tokens = torch.where(scores == best, ids, logits.shape[1]).amin(dim=-1)
+    return tokens, split.flatten().nonzero().flatten().tolist()
+
+
+def draw_within(
+    draw: TokenDraw, logits: torch.Tensor, limits: Limits, keys: torch.Tensor, params: Sequence[SamplingParams]
+) -> torch.Tensor:
+    """Draws for any lanes without sorting; for the CPU.
+
+    Draws from the whole vocabulary and looks if the token is in the part. If not, neither is any token after it: they
+    are dropped, and the draw repeated over the rest, which ends in the part's best scored token.
+
+    Args:
+        draw: Draws.
+        logits: [R, V] float32.
+        limits: One a lane.
+        keys: [R, 2] int32.
+        params: The same limits on the host.
+
+    Returns:
+        [R] int64.
+    """
+    tokens = draw.draw(logits, limits.temperature, keys)
+    nucleus = [lane for lane, one in enumerate(params) if one.top_p < 1.0]
+    probs = dict(zip(nucleus, _probabilities(logits, limits.temperature, nucleus), strict=True))
+    for lane, (one, token) in enumerate(zip(params, tokens.tolist(), strict=True)):
+        row, this = logits[lane], slice(lane, lane + 1)
+        while (before := _before_if_dropped(row, probs.get(lane), token, one)) is not None:
+            rest = torch.where(before, row, -math.inf)
+            token = int(draw.draw(rest[None], limits.temperature[this], keys[this]))
+        tokens[lane] = token
+    return tokens
+
+
+def _num_kept(values: torch.Tensor, limits: Limits) -> torch.Tensor:
+    """How many of each lane's likeliest tokens stay.
+
+    Args:
+        values: [R, K] float32, logits in falling order, the V or at least `top_k` greatest.
+
+    Returns:
+        [R, 1] int64, at least 1.
+    """
+    ratio = (values - values[:, :1]).div_(limits.temperature[:, None]).exp_()  # to the likeliest token
+    in_top_k = torch.arange(values.shape[1], device=values.device) < limits.top_k[:, None]
+    mass = (ratio * in_top_k).cumsum(dim=-1, dtype=torch.float64)
+    missing = mass - ratio < limits.top_p[:, None] * mass[:, -1:]
+    likely = ratio >= limits.min_p[:, None]
+    return (in_top_k & missing & likely).sum(dim=-1, keepdim=True).clamp_min_(1)
+
+
+def _probabilities(logits: torch.Tensor, temperature: torch.Tensor, lanes: list[int]) -> torch.Tensor:
+    if len(lanes) < len(logits):
+        logits, temperature = logits[lanes], temperature[lanes]
+    return (logits / temperature[:, None]).softmax(dim=-1)
+
+
+def _before_if_dropped(
+    row: torch.Tensor, probs: torch.Tensor | None, token: int, params: SamplingParams
+) -> torch.Tensor | None:
+    """Which tokens [V] come before one that is not kept; None if it is kept."""
+    value = row[token]
+    before = row > value
+    torch.ge(row[:token], value, out=before[:token])
+    if 0 < params.top_k <= int(before.count_nonzero()):
+        return before
+    if probs is not None:
+        total = probs.topk(params.top_k).values.sum() if 0 < params.top_k < len(row) else 1.0
+        if (probs * before).sum() >= params.top_p * total:
+            return before
+    if params.min_p > 0.0:
+        ratio = math.exp((value.item() - row.amax().item()) / params.temperature)
+        if ratio < params.min_p:
+            return before
+    return None
