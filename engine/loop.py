@@ -114,7 +114,7 @@ class EngineLoop:
 
     def _start(self) -> _Step | None:
         batch = self._scheduler.schedule()
-        if not batch.lanes and not batch.released_rows:
+        if not batch.lanes:
             return None
         return _Step(batch, self._runner.submit(batch), time.perf_counter())
 

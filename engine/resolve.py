@@ -21,8 +21,12 @@ CPU_POOL_SHARE = 0.25
 CUDA_POOL_SHARE = 0.85
 """The same on a GPU; what is left serves activations and the allocator."""
 
-MAX_CPU_POOL_BYTES = 8 * 2**30
+MAX_CPU_POOL_BYTES = 2 * 2**30
+"""Most that a CPU pool takes unless told otherwise."""
+
 CPU_BATCH_TOKENS = 512
+"""Tokens of one step on a CPU: a chunk of prefill that keeps decoding lanes waiting for a fraction of a second."""
+
 CUDA_BATCH_TOKENS = 8192
 
 

@@ -6,8 +6,10 @@ Slots of one page, and of pages with consecutive numbers, are contiguous, so a r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 
@@ -37,7 +39,7 @@ class KVStorage:
         self.dtype = dtype
         self.device = device
         shape = (2, num_pages, page_size, num_kv_heads, head_dim)
-        self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.layers = [_zeros(shape, dtype, device) for _ in range(num_layers)]
         self._slots = [layer.view(2, num_pages * page_size, num_kv_heads, head_dim) for layer in self.layers]
 
     @staticmethod
@@ -70,3 +72,11 @@ class KVStorage:
         destinations = torch.tensor([destination for _, destination in copies], device=self.device)
         for layer in self.layers:
             layer.index_copy_(1, destinations, layer.index_select(1, sources))
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU without touching the memory, so that pages of a large pool cost nothing before they are used."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)

@@ -102,7 +102,8 @@ class Scheduler:
     def schedule(self) -> Batch:
         """Chooses the next step's lanes, decoding ones first, then running prefills, then newcomers.
 
-        Advances what is scheduled, never what is computed. The batch must be run in the order of the calls.
+        Advances what is scheduled, never what is computed. Batches must be run in the order of the calls; one without
+        lanes is nothing to run.
         """
         batch = Batch()
         decoding = [sequence for sequence in self._roster.running if sequence.num_pending == 1]
@@ -113,7 +114,8 @@ class Scheduler:
                 num_preempted += self._extend(batch, sequence)
         if not num_preempted:
             self._admit(batch)
-        batch.released_rows = self._roster.take_released_rows()
+        if batch.lanes:
+            batch.released_rows = self._roster.take_released_rows()
         return batch
 
     def apply(self, batch: Batch, results: ListOf[LaneResult]) -> list[TokenEvent]:
