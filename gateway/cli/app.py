@@ -1,0 +1,39 @@
+"""The `wye` command. Everything heavy is imported by the command that needs it: `wye --help` answers at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gateway.cli import doctor, models, serve, version
+from gateway.cli.exits import help_text
+from gateway.cli.group import ErrorReportingGroup
+
+app = typer.Typer(
+    name="wye",
+    cls=ErrorReportingGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Wye serves language models over the OpenAI API.",
+    epilog=help_text(),
+)
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", envvar="WYE_DEBUG", help="Show tracebacks of errors.")] = False,
+) -> None:
+    """Wye serves language models over the OpenAI API."""
+
+
+app.command()(serve.serve)
+app.add_typer(models.app, name="models")
+app.command("doctor")(doctor.show_doctor)
+app.command("version")(version.show_version)
+
+
+def main() -> None:
+    """Console script `wye`; see `gateway.cli.exits` for its exit codes."""
+    app(prog_name="wye")

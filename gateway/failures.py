@@ -1,0 +1,20 @@
+"""Why `wye serve` could not start or go on; the messages are for people.
+
+ServeError
+├── AddressUnavailable   host and port cannot be listened on; nothing was started
+└── GaveUp               engine or worker died too often, or while starting; all was stopped
+"""
+
+from __future__ import annotations
+
+
+class ServeError(Exception):
+    """Root of what the supervisor raises of its own."""
+
+
+class AddressUnavailable(ServeError):
+    """The address cannot be listened on; the message says why and what to do."""
+
+
+class GaveUp(ServeError):
+    """A process died too often, or could not be started at all."""

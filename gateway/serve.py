@@ -1,0 +1,244 @@
+"""The supervisor: one engine process, some gateway workers, and everything that keeps them going or ends them.
+
+    wye serve ── supervisor ──┬── engine process      ends when its standard input ends
+                              └── gateway workers     end when the lifeline ends
+
+The supervisor imports neither torch nor the web framework. A dead engine or worker is started again with growing
+pauses, until it has died quickly too often. SIGINT, SIGTERM and SIGHUP drain: workers finish what is in flight, then
+the engine stops. A second signal ends all at once. If the supervisor itself is killed, its children end by themselves.
+"""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from engine.request import EngineInfo
+from gateway.children import EngineHandle, EngineKeeper, WorkerKeeper
+from gateway.failures import GaveUp
+from gateway.lifeline import Lifeline
+from gateway.listening import listen, url_of
+from gateway.restarts import RestartPolicy
+from gateway.settings import Settings, WorkerSettings
+from gateway.signals import SignalInbox
+
+EXIT_OK = 0
+EXIT_FORCED = 130
+
+_POLL_S = 0.25
+_LOADING_POLL_S = 0.05
+_WORKER_GRACE_S = 5.0
+"""Added to the drain time before a worker that does not end is killed."""
+
+
+class Reporter(Protocol):
+    """Told what happens, for people."""
+
+    def stage(self, message: str) -> None:
+        """Something that takes a while has begun."""
+        ...
+
+    def ready(self, url: str, info: EngineInfo, took_s: float) -> None:
+        """Requests are served."""
+        ...
+
+    def note(self, message: str) -> None:
+        """Something worth a line happened."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServePlan:
+    """What to run.
+
+    Attributes:
+        settings: Of the gateway; `workers` and `drain_s` are used here too.
+        model_path: Directory or file that workers read tokenizer and template from.
+        make_engine: Makes an engine process that serves a ZeroMQ endpoint.
+        worker_module: Program of one gateway worker.
+        restarts: Patience with processes that die.
+    """
+
+    settings: Settings
+    model_path: Path
+    make_engine: Callable[[str], EngineHandle]
+    worker_module: str = "gateway.worker"
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+
+
+def serve(plan: ServePlan, listener: socket.socket, reporter: Reporter) -> int:
+    """Runs until told to stop. Belongs to the main thread.
+
+    Args:
+        plan: What to run.
+        listener: A bound socket, see `gateway.listening`; it stays the caller's to close.
+        reporter: Told what happens.
+
+    Returns:
+        Exit code: 0 after a drain, 130 after a second signal.
+
+    Raises:
+        EngineError: The engine could not load; the message says why.
+        GaveUp: Engine or worker could not be kept running.
+        AddressUnavailable: Another program has taken the address meanwhile.
+    """
+    run_dir = _make_run_dir()
+    try:
+        with SignalInbox() as signals, Lifeline() as lifeline:
+            return _Supervisor(plan, listener, reporter, signals, lifeline, run_dir).run()
+    finally:
+        shutil.rmtree(run_dir, ignore_errors=True)
+
+
+class _Supervisor:
+    """One run, from the first start to the last stop."""
+
+    def __init__(
+        self,
+        plan: ServePlan,
+        listener: socket.socket,
+        reporter: Reporter,
+        signals: SignalInbox,
+        lifeline: Lifeline,
+        run_dir: Path,
+    ) -> None:
+        self._plan = plan
+        self._listener = listener
+        self._reporter = reporter
+        self._signals = signals
+        endpoint = f"ipc://{run_dir}/engine"
+        self._engine = EngineKeeper(lambda: plan.make_engine(endpoint), plan.restarts, reporter.note)
+        self._workers = [
+            WorkerKeeper(
+                lifeline.command(plan.worker_module),
+                self._worker_settings(index, endpoint, run_dir),
+                (listener.fileno(), lifeline.child_fd),
+                plan.restarts,
+                reporter.note,
+            )
+            for index in range(plan.settings.workers)
+        ]
+
+    def run(self) -> int:
+        """Starts, watches, drains."""
+        try:
+            started_s = time.monotonic()
+            self._start()
+            if self._await_ready():
+                assert self._engine.info is not None
+                took_s = time.monotonic() - started_s
+                self._reporter.ready(url_of(self._listener), self._engine.info, took_s)
+                self._watch()
+                return self._drain()
+            return EXIT_OK
+        finally:
+            for worker in self._workers:
+                worker.kill()
+            self._engine.stop(0)
+
+    def _start(self) -> None:
+        self._reporter.stage("starting")
+        listen(self._listener)
+        self._engine.start(time.monotonic())
+        for worker in self._workers:
+            worker.start(time.monotonic())
+
+    def _await_ready(self) -> bool:
+        """True when requests are answered; False when told to stop before.
+
+        The first start has no second chance: what fails now would fail again.
+        """
+        self._reporter.stage("loading the model")
+        while not self._engine.is_ready:
+            if self._is_stopped(_LOADING_POLL_S):
+                return False
+            self._engine.check_loading()
+            self._check_workers_started()
+        self._reporter.stage("starting the gateway")
+        while not _answers_ready(url_of(self._listener)):
+            if self._is_stopped(_LOADING_POLL_S):
+                return False
+            self._engine.check_loading()
+            self._check_workers_started()
+        return True
+
+    def _check_workers_started(self) -> None:
+        for worker in self._workers:
+            if worker.exit_code is not None:
+                raise GaveUp(
+                    f"a gateway worker ended while starting (exit code {worker.exit_code}); see its messages above"
+                )
+
+    def _watch(self) -> None:
+        while not self._is_stopped(_POLL_S):
+            now_s = time.monotonic()
+            self._engine.poll(now_s)
+            for worker in self._workers:
+                worker.poll(now_s)
+
+    def _drain(self) -> int:
+        drain_s = self._plan.settings.drain_s
+        self._reporter.note(f"stopping: requests in flight have {drain_s:g} s to finish; again to stop at once")
+        for worker in self._workers:
+            worker.terminate()
+        deadline_s = time.monotonic() + drain_s + _WORKER_GRACE_S
+        while any(worker.exit_code is None for worker in self._workers):
+            if self._signals.num_stops > 1:
+                self._reporter.note("stopping at once")
+                return EXIT_FORCED
+            if time.monotonic() > deadline_s:
+                self._reporter.note("some requests did not finish in time")
+                break
+            self._signals.wait(_POLL_S)
+        self._engine.stop(_WORKER_GRACE_S)
+        self._reporter.note("stopped")
+        return EXIT_OK
+
+    def _is_stopped(self, patience_s: float) -> bool:
+        """Waits a moment for news; True once told to stop."""
+        if not self._signals.num_stops:
+            self._signals.wait(patience_s)
+        return self._signals.num_stops > 0
+
+    def _worker_settings(self, index: int, endpoint: str, run_dir: Path) -> WorkerSettings:
+        metrics_dir = None
+        if self._plan.settings.workers > 1:
+            metrics_dir = run_dir / "metrics"
+            metrics_dir.mkdir(exist_ok=True)
+        return WorkerSettings(
+            settings=self._plan.settings,
+            engine_endpoint=endpoint,
+            model_path=self._plan.model_path,
+            socket_fd=self._listener.fileno(),
+            index=index,
+            metrics_dir=metrics_dir,
+        )
+
+
+def _make_run_dir() -> Path:
+    """A private directory for the engine's socket, whose path the system limits to about 100 bytes."""
+    path = Path(tempfile.mkdtemp(prefix="wye-"))
+    if len(str(path)) <= 80:
+        return path
+    path.rmdir()
+    return Path(tempfile.mkdtemp(prefix="wye-", dir="/tmp"))
+
+
+def _answers_ready(url: str) -> bool:
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=1.0)
+    try:
+        connection.request("GET", "/ready")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
