@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from docs.pages import ROOT, pages
-from docs.tables_cli import cli_reference
+from docs.tables_cli import cli_reference, exit_code_table
 from docs.tables_gateway import error_table, metric_table, settings_table
 from docs.tables_project import catalog_table, make_table
 
@@ -19,6 +19,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "catalog": catalog_table,
     "cli": cli_reference,
     "errors": error_table,
+    "exits": exit_code_table,
     "make": make_table,
     "metrics": metric_table,
     "settings": settings_table,

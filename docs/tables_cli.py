@@ -10,12 +10,18 @@ from typer.main import get_command
 
 from docs.markdown import code, table
 from gateway.cli import app
+from gateway.cli.exits import MEANINGS
 
 
 def cli_reference() -> str:
     """Every command with its arguments and options."""
     command = get_command(app)
     return "\n\n".join(_sections(typer.Context(command, info_name="wye")))
+
+
+def exit_code_table() -> str:
+    """How commands end."""
+    return table(["exit code", "meaning"], [(str(int(number)), meaning) for number, meaning in MEANINGS.items()])
 
 
 def _sections(context: typer.Context) -> Iterator[str]:
