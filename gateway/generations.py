@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.errors import EngineStopped, InvalidRequest
 from extensions.generation import Generation
@@ -13,9 +13,6 @@ from extensions.output import GenerateOptions, GenerationStep, TokenText, Usage
 from extensions.runtime import Runtime
 from gateway.telemetry import Metrics
 from gateway.translate.usage import total_usage
-
-Step = tuple[int, GenerationStep]
-"""Index of the choice on the wire, and its news."""
 
 MAX_BUFFERED_STEPS = 16
 """Steps of one prompt that may wait for a reader when a request has several prompts."""
@@ -104,19 +101,19 @@ class Generations:
         """Tokens so far, all prompts together."""
         return self._parts[0].usage if len(self._parts) == 1 else total_usage(part.usage for part in self._parts)
 
-    async def __aiter__(self) -> AsyncIterator[Step]:
-        """Yields steps as they come.
+    async def __aiter__(self) -> AsyncIterator[GenerationStep]:
+        """Yields steps as they come; their `index` is that of the choice.
 
         Raises:
             EngineStopped: The engine ended first.
         """
-        steps = self._one() if len(self._parts) == 1 else self._merged()
+        steps: AsyncIterator[GenerationStep] = self._parts[0] if len(self._parts) == 1 else self._merged()
         try:
-            async for index, step in steps:
-                self._watch.note(index, step)
+            async for step in steps:
+                self._watch.note(step)
                 if step.finish_reason == "abort":
                     raise EngineStopped("the engine gave the request up")
-                yield index, step
+                yield step
         except Exception:
             self._watch.abandon("error")
             raise
@@ -137,20 +134,16 @@ class Generations:
         """
         choices = [Choice(index) for index in range(len(self._parts) * self._per_prompt)]
         try:
-            async for index, step in self:
-                _add(choices[index], step)
+            async for step in self:
+                _add(choices[step.index], step)
         finally:
             await self.aclose()
         for start in range(0, len(choices), self._per_prompt):
             _share_prompt(choices[start : start + self._per_prompt])
         return choices
 
-    async def _one(self) -> AsyncIterator[Step]:
-        async for step in self._parts[0]:
-            yield step.index, step
-
-    async def _merged(self) -> AsyncIterator[Step]:
-        queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue(MAX_BUFFERED_STEPS)
+    async def _merged(self) -> AsyncIterator[GenerationStep]:
+        queue: asyncio.Queue[GenerationStep | Exception | None] = asyncio.Queue(MAX_BUFFERED_STEPS)
         self._readers = [
             asyncio.create_task(self._read(part, number * self._per_prompt, queue))
             for number, part in enumerate(self._parts)
@@ -165,10 +158,12 @@ class Generations:
             else:
                 yield item
 
-    async def _read(self, part: Generation, offset: int, queue: asyncio.Queue[Step | Exception | None]) -> None:
+    async def _read(
+        self, part: Generation, offset: int, queue: asyncio.Queue[GenerationStep | Exception | None]
+    ) -> None:
         try:
             async for step in part:
-                await queue.put((offset + step.index, step))
+                await queue.put(replace(step, index=offset + step.index))
             await queue.put(None)
         except Exception as error:
             await queue.put(error)
@@ -216,9 +211,9 @@ class Stopwatch:
         self._open = {index: _Timing() for index in range(num_choices)}
         self._has_first = False
 
-    def note(self, index: int, step: GenerationStep) -> None:
+    def note(self, step: GenerationStep) -> None:
         """Takes the next step of a continuation."""
-        timing = self._open[index]
+        timing = self._open[step.index]
         timing.last_s = time.perf_counter()
         timing.num_tokens += len(step.token_ids)
         if timing.first_s is None:
@@ -227,7 +222,7 @@ class Stopwatch:
                 self._has_first = True
                 self._metrics.observe_first_token(timing.last_s - self._start_s)
         if step.finish_reason is not None:
-            self._end(index, step.finish_reason)
+            self._end(step.index, step.finish_reason)
             if not self._open:
                 self._metrics.observe_generation(self._num_prompt_tokens, timing.last_s - self._start_s)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
+from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 import anyio
 from sse_starlette.event import ServerSentEvent
-from sse_starlette.sse import EventSourceResponse, SendTimeoutError
-from starlette.types import Receive, Scope, Send
+from sse_starlette.sse import EventSourceResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from gateway.errors import ClientGone
 
@@ -58,17 +59,63 @@ class EventStreamResponse(EventSourceResponse):
             ping=heartbeat_s,
             ping_message_factory=Heartbeat,
             sep="\n",
-            send_timeout=send_timeout_s,
         )
         self._work = work
+        self._stall = StallWatch(send_timeout_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
-        except SendTimeoutError:
-            log.warning("dropped a stream whose client did not read for %s s", self.send_timeout)
+            with self._stall:
+                await super().__call__(scope, receive, send)
         finally:
             await close_shielded(self._work)
+
+    async def _send_with_timeout(self, send: Send, message: Message) -> None:
+        # The base class arms a timer for every event, which costs more than all the rest of sending it.
+        self._stall.begin()
+        await send(message)
+        self._stall.end()
+
+
+class StallWatch:
+    """Cancels the block it guards when one write takes too long: one timer a stream, looked at now and then.
+
+    Args:
+        limit_s: Seconds one write may take; noticed up to half as much later.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._loop = asyncio.get_running_loop()
+        self._scope = anyio.CancelScope()
+        self._since_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """A write begins."""
+        self._since_s = self._loop.time()
+
+    def end(self) -> None:
+        """It has ended."""
+        self._since_s = None
+
+    def __enter__(self) -> None:
+        self._scope.__enter__()
+        self._look()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if self._timer is not None:
+            self._timer.cancel()
+        return self._scope.__exit__(kind, error, traceback)
+
+    def _look(self) -> None:
+        if self._since_s is not None and self._loop.time() - self._since_s > self._limit_s:
+            log.warning("dropped a stream whose client did not read for %g s", self._limit_s)
+            self._scope.cancel()
+            return
+        self._timer = self._loop.call_later(self._limit_s / 2, self._look)
 
 
 async def close_shielded(work: Closeable) -> None:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class Chunks(Protocol):
     """Encodes one stream."""
 
-    def encode(self, index: int, step: GenerationStep, work: Generations) -> bytes:
+    def encode(self, step: GenerationStep, work: Generations) -> bytes:
         """Framed events for one step; empty if there is nothing to say."""
         ...
 
@@ -41,8 +41,8 @@ def stream(services: Services, work: Generations, chunks: Chunks) -> Response:
 
 async def _events(services: Services, work: Generations, chunks: Chunks) -> AsyncIterator[bytes]:
     try:
-        async for index, step in work:
-            if data := chunks.encode(index, step, work):
+        async for step in work:
+            if data := chunks.encode(step, work):
                 yield data
         last = chunks.end(work.usage)
     except Exception as error:

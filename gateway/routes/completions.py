@@ -40,10 +40,7 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
     if body.stream:
         return stream(services, work, CompletionChunks(head, body, prompts))
     choices = await collect(request, work)
-    usage = work.usage
-    if body.max_tokens == 0:
-        usage.num_completion_tokens = 0
-    return json_response(completion_answer(head, body, choices, usage, prompts))
+    return json_response(completion_answer(head, body, choices, work.usage, prompts))
 
 
 def _check_limits(body: CompletionRequest, settings: Settings) -> None:

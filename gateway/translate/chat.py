@@ -30,8 +30,9 @@ class ChatChunks:
         self._is_plain = not (request.logprobs or request.return_token_ids or self._frame.has_running_usage)
         self._plain_starts: dict[int, bytes] = {}
 
-    def encode(self, index: int, step: GenerationStep, work: Generations) -> bytes:
+    def encode(self, step: GenerationStep, work: Generations) -> bytes:
         """The chunks of one step, framed; the first of a choice brings its role, the last its finish reason."""
+        index = step.index
         usage = work.usage if self._frame.has_running_usage else None
         frames = [] if index in self._plain_starts else [self._open(index, usage)]
         if step.text or step.tokens or (self._request.return_token_ids and step.token_ids):

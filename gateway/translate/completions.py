@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from extensions.output import GenerationStep, TokenText, Usage
@@ -50,8 +50,9 @@ class CompletionChunks:
         self._logprobs: dict[int, CompletionLogprobs] = {}
         self._plain_starts: dict[int, bytes] = {}
 
-    def encode(self, index: int, step: GenerationStep, work: Generations) -> bytes:
+    def encode(self, step: GenerationStep, work: Generations) -> bytes:
         """The chunks of one step, framed; with `echo` the first of a choice brings the prompt."""
+        index = step.index
         usage = work.usage if self._frame.has_running_usage else None
         number = index // self._request.n
         if step.prompt_tokens is not None:
@@ -74,7 +75,7 @@ class CompletionChunks:
 
     def end(self, usage: Usage) -> bytes:
         """The usage chunk, if the client asked for it."""
-        return self._frame.usage(usage)
+        return self._frame.usage(reported_usage(self._request, usage))
 
     def _content(
         self, index: int, text: str, tokens: Sequence[TokenText], token_ids: Sequence[int], usage: Usage | None
@@ -94,13 +95,18 @@ class CompletionChunks:
         return self._frame.choice(choice, usage)
 
 
+def reported_usage(request: CompletionRequest, usage: Usage) -> Usage:
+    """What the client is told it used: the engine draws one token even where none was asked for."""
+    return replace(usage, num_completion_tokens=0) if request.max_tokens == 0 else usage
+
+
 def completion_answer(
     head: Head, request: CompletionRequest, choices: Sequence[Choice], usage: Usage, prompts: Sequence[EncodedPrompt]
 ) -> dict[str, Any]:
     """The whole answer to a request that does not stream. `choices` are all candidates, prompt by prompt."""
     kept = _best(choices, request.num_candidates, request.n)
     bodies = [_choice(request, choice, index, prompts[index // request.n]) for index, choice in enumerate(kept)]
-    return head.body("text_completion") | {"choices": bodies, "usage": usage_body(usage)}
+    return head.body("text_completion") | {"choices": bodies, "usage": usage_body(reported_usage(request, usage))}
 
 
 def _best(choices: Sequence[Choice], num_candidates: int, n: int) -> list[Choice]:

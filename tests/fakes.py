@@ -1,0 +1,339 @@
+"""Doubles: an engine that follows a script, a small tokenizer with a chat template, and a server around them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+
+import httpx
+import uvicorn
+from tokenizers import Tokenizer as Library
+
+from engine.client import validate_request
+from engine.errors import EngineError, EngineStopped
+from engine.request import EngineInfo, FinishReason, GenerateRequest, GenerationDefaults, TokenEvent, TokenLogprob
+from engine.stats import EngineStats
+from engine.text.chat_template import ChatTemplate
+from engine.text.model import TextModel
+from engine.text.tokenizer import Tokenizer
+from gateway.app import create_app
+from gateway.settings import Settings
+from gateway.worker import DrainingServer, server_config
+from tests.engine.text.vocabularies import byte_level
+
+Action = Sequence[int] | asyncio.Event | EngineError | float
+"""Tokens of one event; something to wait for; an error; seconds to sleep."""
+
+Script = Callable[[GenerateRequest, int], Sequence[Action]]
+"""What happens in sequence `index` of a request. After the last action the model's end id follows."""
+
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'forbidden' or (not loop.first and message.role == 'user' and "
+    "messages[loop.index0 - 1].role == 'user') %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    "<|begin|>{{ message.role }}\n{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}{{ call.function.name }}({{ call.function.arguments | tojson }})"
+    "{% endfor %}<|end|>\n"
+    "{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+    "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+)
+MODEL = "org/tiny"
+
+
+def text_model(*, template: str | None = TEMPLATE, bos: bool = False) -> TextModel:
+    """A byte-level tokenizer of 400-odd tokens with `<|begin|>` and `<|end|>`."""
+    library: Library = byte_level()
+    begin = library.token_to_id("<|begin|>")
+    return TextModel(
+        path=Path("tiny"),
+        tokenizer=Tokenizer(library, bos_token_id=begin, adds_bos=bos),
+        chat_template=None if template is None else ChatTemplate(template),
+    )
+
+
+def says(text: TextModel, words: str, *, per_event: int = 1) -> Script:
+    """A script in which every sequence says the same words, a few tokens an event."""
+    ids = text.tokenizer.encode(words, add_special=False)
+    return lambda request, index: [ids[at : at + per_event] for at in range(0, len(ids), per_event)]
+
+
+def repeats(token_id: int) -> Script:
+    """A script that goes on with one token until `max_tokens`."""
+    return lambda request, index: [[token_id]] * request.sampling.max_tokens
+
+
+def logprob_of(token_id: int, num_top: int) -> TokenLogprob:
+    """What the scripted engine reports of a token: a number of its own, and its neighbours as alternatives."""
+    logprob = -0.25 - (token_id % 8) / 8
+    top = [token_id, *(other for other in range(num_top) if other != token_id)][:num_top]
+    return TokenLogprob(logprob, top, [logprob - place for place in range(len(top))], 1)
+
+
+class ScriptedStream:
+    """Implements `engine.client.EventStream` for one request of a `ScriptedEngine`."""
+
+    def __init__(self, engine: ScriptedEngine, request: GenerateRequest) -> None:
+        self._engine = engine
+        self._request = request
+        self._queue: asyncio.Queue[TokenEvent | EngineError] = asyncio.Queue()
+        self._open = set(range(request.n))
+        self._tasks = [asyncio.create_task(self._play(index)) for index in range(request.n)]
+
+    def __aiter__(self) -> AsyncIterator[TokenEvent]:
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        if not self._open and self._queue.empty():
+            raise StopAsyncIteration
+        item = await self._queue.get()
+        if isinstance(item, EngineError):
+            raise item
+        if item.finish_reason is not None:
+            self._open.discard(item.index)
+            self._finish_if_done()
+        return item
+
+    async def stop_sequence(self, index: int) -> None:
+        """Ends one sequence."""
+        self._tasks[index].cancel()
+        self._open.discard(index)
+        self._finish_if_done()
+
+    async def aclose(self) -> None:
+        """Ends the request."""
+        for task in self._tasks:
+            task.cancel()
+        if self._open:
+            self._engine.aborted.append(self._request.request_id)
+        self._open.clear()
+        self._finish_if_done()
+
+    def fail(self, error: EngineError) -> None:
+        """Ends the stream with an error."""
+        for task in self._tasks:
+            task.cancel()
+        self._queue.put_nowait(error)
+
+    def _finish_if_done(self) -> None:
+        if not self._open:
+            self._engine.streams.pop(self._request.request_id, None)
+
+    async def _play(self, index: int) -> None:
+        request, sampling = self._request, self._request.sampling
+        num_tokens = 0
+        is_first = True
+        for action in self._engine.script(request, index):
+            if isinstance(action, asyncio.Event):
+                await action.wait()
+            elif isinstance(action, float):
+                await asyncio.sleep(action)
+            elif isinstance(action, EngineError):
+                self.fail(action)
+                return
+            else:
+                ids = list(action)[: sampling.max_tokens - num_tokens]
+                num_tokens += len(ids)
+                stop = next((token for token in ids if token in sampling.stop_token_ids), None)
+                if stop is not None:
+                    ids = ids[: ids.index(stop) + 1]
+                is_over = stop is not None or num_tokens >= sampling.max_tokens
+                reason = FinishReason.STOP if stop is not None else FinishReason.LENGTH
+                self._emit(index, ids, is_first, reason if is_over else None, stop)
+                is_first = False
+                if is_over:
+                    return
+                await asyncio.sleep(0)
+        self._emit(index, [self._engine.info.eos_token_ids[0]], is_first, FinishReason.STOP, None)
+
+    def _emit(self, index: int, ids: list[int], is_first: bool, reason: FinishReason | None, stop: int | None) -> None:
+        request = self._request
+        asked = request.sampling.logprobs
+        prompt_logprobs = None
+        if is_first and request.prompt_logprobs is not None:
+            prompt_logprobs = [logprob_of(token, request.prompt_logprobs) for token in request.prompt_ids[1:]]
+        self._queue.put_nowait(
+            TokenEvent(
+                request_id=request.request_id,
+                index=index,
+                token_ids=ids,
+                logprobs=[] if asked is None else [logprob_of(token, asked) for token in ids],
+                finish_reason=reason,
+                stop_token_id=stop,
+                num_cached_tokens=self._engine.num_cached_tokens if is_first else None,
+                prompt_logprobs=prompt_logprobs,
+            )
+        )
+
+
+class ScriptedEngine:
+    """Implements `engine.client.EngineClient`: every request is checked as the engine does, then follows the script.
+
+    Attributes:
+        script: May be changed between requests.
+        requests: All that were accepted.
+        aborted: Ids of those that were ended before their last token.
+        streams: Those that run, by id.
+        refusal: Raised by the next submissions if not None.
+        num_cached_tokens: Reported for every request.
+    """
+
+    def __init__(self, text: TextModel, script: Script, *, max_model_len: int = 4096, num_pages: int = 4096) -> None:
+        self.script = script
+        self.requests: list[GenerateRequest] = []
+        self.aborted: list[str] = []
+        self.streams: dict[str, ScriptedStream] = {}
+        self.refusal: EngineError | None = None
+        self.num_cached_tokens = 0
+        self._stats = EngineStats(num_pages=num_pages, num_finished={"stop": 0})
+        end = text.tokenizer.encode("<|end|>", add_special=False)[0]
+        self._info: EngineInfo | None = EngineInfo(
+            epoch="1",
+            model_path="tiny",
+            architecture="llama",
+            fingerprint="0123456789abcdef",
+            vocab_size=text.tokenizer.vocab_size,
+            eos_token_ids=(end,),
+            max_model_len=max_model_len,
+            page_size=16,
+            num_pages=num_pages,
+            page_bytes=1024,
+            device="cpu",
+            dtype="float32",
+            attention_backend="cpu",
+            defaults=GenerationDefaults(),
+            num_parameters=1,
+            load_s=0.0,
+        )
+
+    @property
+    def info(self) -> EngineInfo:
+        """See `EngineClient.info`."""
+        if self._info is None:
+            raise EngineStopped("no engine is connected")
+        return self._info
+
+    @property
+    def stats(self) -> EngineStats:
+        """See `EngineClient.stats`."""
+        self._stats.num_running = len(self.streams)
+        return self._stats
+
+    @property
+    def is_ready(self) -> bool:
+        """See `EngineClient.is_ready`."""
+        return self._info is not None
+
+    @property
+    def last(self) -> GenerateRequest:
+        """The newest request."""
+        return self.requests[-1]
+
+    async def submit(self, request: GenerateRequest) -> ScriptedStream:
+        """See `EngineClient.submit`."""
+        if self.refusal is not None:
+            raise self.refusal
+        validate_request(request, self.info)
+        self.requests.append(request)
+        stream = ScriptedStream(self, request)
+        self.streams[request.request_id] = stream
+        return stream
+
+    async def close(self) -> None:
+        """See `EngineClient.close`."""
+        self.die("the connection was closed")
+
+    def die(self, message: str = "the engine process ended") -> None:
+        """Ends every stream as the end of an engine process does."""
+        self._info = None
+        for stream in list(self.streams.values()):
+            stream.fail(EngineStopped(message))
+        self.streams.clear()
+
+
+def scripted_client(engine: ScriptedEngine, text: TextModel, **settings: object) -> httpx.AsyncClient:
+    """An HTTP client of an app over a scripted engine, without sockets."""
+    app = create_app(make_settings(**settings), engine=engine, text=text)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30)
+
+
+def make_settings(**settings: object) -> Settings:
+    """Settings for tests: the model is called `MODEL`, nothing is logged."""
+    return Settings.model_validate({"model_names": (MODEL,), "access_log": False, "port": 0, **settings})
+
+
+class RunningServer:
+    """A real server in a thread of its own.
+
+    Attributes:
+        url: Where it listens.
+        engine: The scripted engine, which lives in the server's event loop.
+    """
+
+    def __init__(self, engine: ScriptedEngine, text: TextModel, settings: Settings) -> None:
+        self.engine = engine
+        self._app = create_app(settings, engine=engine, text=text)
+        config: uvicorn.Config = server_config(self._app, settings)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._loop = asyncio.new_event_loop()
+        self._server = DrainingServer(config, self._app.state.services, engine)
+        self._thread = threading.Thread(target=self._run, name="server")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._server.serve([self._socket]))
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    @property
+    def num_active(self) -> int:
+        """Requests in flight."""
+        count: int = self._app.state.services.lifecycle.num_active
+        return count
+
+    @property
+    def is_running(self) -> bool:
+        """False once the server has ended."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Returns once the server listens."""
+        self._thread.start()
+        with httpx.Client() as client:
+            client.get(self.url + "/version")
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Runs something in the server's loop."""
+        self._loop.call_soon_threadsafe(function)
+
+    def begin_drain(self) -> None:
+        """What a signal does."""
+        self._server.begin_drain()
+
+    def join(self, timeout_s: float = 10.0) -> None:
+        """Waits for the end of the server."""
+        self._thread.join(timeout_s)
+
+    def stop(self) -> None:
+        """Ends the server, whatever runs."""
+        if self._thread.is_alive():
+            self.call(lambda: setattr(self._server, "force_exit", True))
+            self.call(lambda: setattr(self._server, "should_exit", True))
+            self._thread.join(20)
+
+
+@contextlib.contextmanager
+def running_server(engine: ScriptedEngine, text: TextModel, **settings: object) -> Iterator[RunningServer]:
+    """Serves a scripted engine on a free port."""
+    server = RunningServer(engine, text, make_settings(**settings))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,30 @@
+"""A tokenizer, a scripted engine and a client for each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from engine.text.model import TextModel
+from tests.fakes import ScriptedEngine, says, scripted_client, text_model
+
+
+@pytest.fixture(scope="session")
+def model() -> TextModel:
+    """A small text model, without an opening token."""
+    return text_model()
+
+
+@pytest.fixture
+def engine(model: TextModel) -> ScriptedEngine:
+    """Says `Hello there.` unless a test gives it another script."""
+    return ScriptedEngine(model, says(model, "Hello there."))
+
+
+@pytest.fixture
+async def client(engine: ScriptedEngine, model: TextModel) -> AsyncIterator[httpx.AsyncClient]:
+    """Talks to an app over `engine`."""
+    async with scripted_client(engine, model) as client:
+        yield client
