@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
 
 from engine import errors
 from engine.client import EventStream
-from engine.request import ErrorReport, TokenEvent
+from engine.reports import rebuild
 from engine.request import FinishReason as EngineFinish
+from engine.request import TokenEvent
 from engine.text.tokenizer import Tokenizer
 from extensions.continuation import Continuation
 from extensions.errors import GenerationClosed
@@ -102,7 +102,7 @@ class Generation:
                 raise GenerationClosed("the generation was closed while a step was awaited") from None
             raise errors.EngineStopped("the engine ended a request before its last token") from None
         if event.finish_reason is EngineFinish.ERROR:
-            raise _rebuild(event.error)
+            raise errors.EngineError("the request failed") if event.error is None else rebuild(event.error)
         continuation = self._continuations[event.index]
         was_done = continuation.is_done
         step = self._with_prompt(event, continuation.feed(event))
@@ -130,17 +130,3 @@ class Generation:
             skip_special=self._options.skip_special_tokens,
         )
         return replace(step or GenerationStep(index=event.index), prompt_tokens=prompt_tokens)
-
-
-def _rebuild(report: ErrorReport | None) -> errors.EngineError:
-    """Makes the error of an event into one that can be raised."""
-    if report is None:
-        return errors.EngineError("the engine gave the request up without a reason")
-    kind = getattr(errors, report.kind, None)
-    if not (isinstance(kind, type) and issubclass(kind, errors.EngineError)):
-        return errors.EngineError(report.message)
-    fields: dict[str, Any] = report.fields or {"message": report.message}
-    try:
-        return kind(**fields)
-    except TypeError:
-        return errors.EngineError(report.message)

@@ -19,7 +19,7 @@ from engine.text.hf_tokenizer import TokenizerParts
 from engine.text.pre_tokenizers import pre_tokenizer_named
 
 _PREFIX = "tokenizer.ggml."
-_CONTROL, _USER_DEFINED = 3, 4
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 
 
 def load_gguf(path: Path) -> TokenizerParts:
@@ -145,13 +145,13 @@ def _merges_by_score(
 def _add_tokens(library: Tokenizer, fields: dict[str, Any]) -> None:
     """Makes control tokens special and user-defined ones whole; none of them changes its id."""
     tokens, types = fields["tokens"], fields.get("token_type", [])
-    control = [AddedToken(token, special=True, normalized=False) for token in _of_type(tokens, types, _CONTROL)]
-    user = [AddedToken(token, special=False, normalized=False) for token in _of_type(tokens, types, _USER_DEFINED)]
-    library.add_special_tokens(control)
+    special = _of_type(tokens, types, {_UNKNOWN, _CONTROL})
+    user = [AddedToken(token, special=False, normalized=False) for token in _of_type(tokens, types, {_USER_DEFINED})]
+    library.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     library.add_tokens(user)
     if library.get_vocab_size() != len(tokens):
         raise ModelLoadError(f"rebuilt with {library.get_vocab_size()} ids, the file lists {len(tokens)}")
 
 
-def _of_type(tokens: Sequence[str], types: Sequence[int], wanted: int) -> list[str]:
-    return [token for token, kind in zip(tokens, types, strict=False) if kind == wanted]
+def _of_type(tokens: Sequence[str], types: Sequence[int], wanted: set[int]) -> list[str]:
+    return [token for token, kind in zip(tokens, types, strict=False) if kind in wanted]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import Environment, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -30,7 +31,7 @@ class Limits:
 
     Attributes:
         max_chars: Characters of output.
-        max_s: Seconds; looked at whenever the template writes something or reads an attribute.
+        max_s: Seconds; looked at in every round of a loop.
     """
 
     max_chars: int = 64_000_000
@@ -45,6 +46,32 @@ class _GenerationTag(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _LoopWatch(Extension):
+    """Looks at the clock in every round of every loop, so that silent loops end too."""
+
+    identifier = "loop_watch"
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self._deadline = threading.local()
+
+    def begin(self, max_s: float) -> None:
+        """Starts a run in this thread."""
+        self._deadline.at = time.monotonic() + max_s
+        self._deadline.max_s = max_s
+
+    def tick(self) -> None:
+        """Raises `TemplateError` if the run has gone on too long."""
+        if time.monotonic() > self._deadline.at:
+            raise TemplateError(f"the chat template ran longer than {self._deadline.max_s} seconds")
+
+    def insert(self, template: nodes.Template) -> None:
+        """Puts a tick into the loops of a parsed template."""
+        for loop in template.find_all(nodes.For):
+            tick = nodes.ExprStmt(self.call_method("tick", lineno=loop.lineno), lineno=loop.lineno)
+            loop.body.insert(0, tick)
 
 
 class _Namespace(Namespace):
@@ -63,6 +90,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self, now: Clock, limits: Limits) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
+        self._loop_watch = _LoopWatch(self)
+        self.extensions[_LoopWatch.identifier] = self._loop_watch
         self._limits = limits
         self.filters["tojson"] = _tojson
         self.globals["raise_exception"] = _raise_exception
@@ -72,7 +101,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def compile_text(self, source: str) -> jinja2.Template:
         """Compiles a template."""
-        return self.from_string(source)
+        parsed = self.parse(source)
+        self._loop_watch.insert(parsed)
+        return jinja2.Template.from_code(self, self.compile(parsed), self.make_globals(None))
 
     def run(self, template: jinja2.Template, variables: Mapping[str, Any]) -> str:
         """Renders a template.
@@ -80,7 +111,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         Raises:
             TemplateError: It raised, failed or went too far.
         """
-        deadline = time.monotonic() + self._limits.max_s
+        self._loop_watch.begin(self._limits.max_s)
         parts: list[str] = []
         num_chars = 0
         try:
@@ -89,8 +120,6 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 num_chars += len(part)
                 if num_chars > self._limits.max_chars:
                     raise TemplateError(f"the chat template wrote more than {self._limits.max_chars} characters")
-                if time.monotonic() > deadline:
-                    raise TemplateError(f"the chat template ran longer than {self._limits.max_s} seconds")
         except TemplateError:
             raise
         except jinja2.TemplateError as error:

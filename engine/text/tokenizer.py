@@ -12,7 +12,7 @@ from engine.text.decoding import TokenDecoding
 from engine.text.errors import InvalidText, TextTooLong
 from engine.text.gguf_tokenizer import load_gguf
 from engine.text.hf_tokenizer import load_directory
-from engine.text.length import max_chars_per_token
+from engine.text.length import LengthBound
 
 
 class Tokenizer:
@@ -45,8 +45,7 @@ class Tokenizer:
         self._added: dict[int, bytes] = {token_id: token.content.encode("utf-8") for token_id, token in added.items()}
         self._vocab_size = library.get_vocab_size() if num_vocab is None else num_vocab
         self._bytes: dict[int, bytes] = {}
-        self._max_chars_per_token: int | None = None
-        self._has_length_bound: bool | None = None
+        self._length_bound: LengthBound | None = None
         self._adds_bos = adds_bos and bos_token_id is not None
         self.bos_token_id = bos_token_id
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -98,10 +97,9 @@ class Tokenizer:
         False says nothing: the text may still be too long. Always false where one token may stand for any length of
         text, as with normalizers that drop or merge characters.
         """
-        if self._has_length_bound is None:
-            self._max_chars_per_token = max_chars_per_token(self._library, self._decoding)
-            self._has_length_bound = self._max_chars_per_token is not None
-        return self._max_chars_per_token is not None and len(text) > limit_tokens * self._max_chars_per_token
+        if self._length_bound is None:
+            self._length_bound = LengthBound.of(self._library, self._decoding)
+        return self._length_bound.exceeds(text, limit_tokens)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Returns the text of ids; bytes that are no UTF-8 become U+FFFD. Equals the library's text otherwise."""
