@@ -32,9 +32,10 @@ class _Entry(NamedTuple):
 class Continuation:
     """Text, tokens and stop strings of one sequence.
 
-    A token is given with the text that completes it. A stop string cuts the text at its first character: of the
-    tokens, those with at least one visible character are still given in `tokens` (the last may reach beyond the
-    text); `token_ids` end with the token that completed the stop string, and so does the count.
+    A step's text is that of its tokens: text is given in whole tokens, and a character or a possible stop string that
+    several tokens make up comes with all of them. A stop string cuts the text at its first character: of the tokens,
+    those with at least one visible character are still given in `tokens` (the last may reach beyond the text);
+    `token_ids` end with the token that completed the stop string, and so does the count.
 
     Attributes:
         num_tokens: Output tokens counted so far.
@@ -53,7 +54,8 @@ class Continuation:
         self._matcher = StopMatcher(stops, include_stop=options.include_stop_str)
         self._logprobs: deque[TokenLogprob] = deque()
         self._held: deque[_Entry] = deque()
-        self._num_visible = 0
+        self._visible = ""
+        self._num_chars_given = 0
         self._num_given = 0
         self.num_tokens = 0
         self.is_done = False
@@ -67,13 +69,12 @@ class Continuation:
         if event.finish_reason is not None and match is None:
             more, match = self._take(self._detokenizer.flush(), self._can_stop(self.num_tokens))
             text += more if match is not None else more + self._matcher.flush()
-        self._num_visible += len(text)
+        self._visible += text
         if match is not None:
-            return self._stopped(text, match)
+            return self._stopped(match)
         if event.finish_reason is not None:
-            return self._finished(text, event)
-        entries = self._release()
-        return self._step(text, entries, entries) if text or entries else None
+            return self._finished(event)
+        return self._released()
 
     def _take_tokens(self, event: TokenEvent) -> tuple[str, StopMatch | None]:
         """Decodes an event's tokens; those before `min_tokens` apart, and the stop token, whose text is not shown."""
@@ -103,31 +104,42 @@ class Continuation:
         for token in tokens:
             self._held.append(_Entry(token, self._logprobs.popleft() if self._logprobs else None))
 
-    def _release(self) -> list[_Entry]:
-        """Entries whose text has been shown in full."""
-        entries = []
-        while self._held and self._held[0].token.end <= self._num_visible:
-            entries.append(self._held.popleft())
-        return entries
+    def _released(self) -> GenerationStep | None:
+        """Whatever may be shown already, up to the last border of text that no token crosses."""
+        num_visible = self._num_chars_given + len(self._visible)
+        if not self._held or self._held[0].token.end > num_visible:
+            return None
+        num_entries, border, end = 0, self._num_chars_given, 0
+        starts = [entry.token.start for entry in self._held] + [self._detokenizer.first_waiting]
+        for at, entry in enumerate(self._held, start=1):
+            end = max(end, entry.token.end)
+            if end > num_visible:
+                break
+            if starts[at] >= end:
+                num_entries, border = at, max(border, end)
+        if num_entries == 0:
+            return None
+        entries = [self._held.popleft() for _ in range(num_entries)]
+        return self._step(border - self._num_chars_given, entries, entries)
 
-    def _stopped(self, text: str, match: StopMatch) -> GenerationStep:
+    def _stopped(self, match: StopMatch) -> GenerationStep:
         self._hold(self._detokenizer.flush().tokens)
+        num_visible = self._num_chars_given + len(self._visible)
         counted = list(takewhile(lambda entry: entry.token.start < match.end, self._held))
-        shown = [entry for entry in counted if entry.token.start < self._num_visible]
+        shown = [entry for entry in counted if entry.token.start < num_visible]
         self.num_tokens = self._num_given + len(counted)
-        return self._last_step(text, shown, counted, "stop", match.stop)
+        return self._last_step(shown, counted, "stop", match.stop)
 
-    def _finished(self, text: str, event: TokenEvent) -> GenerationStep:
+    def _finished(self, event: TokenEvent) -> GenerationStep:
         assert event.finish_reason is not None
         entries = list(self._held)
         stop_id = event.stop_token_id
         # The model's own end ids are no news; an id that the caller named is.
         reason = stop_id if stop_id in self._options.sampling.stop_token_ids else None
-        return self._last_step(text, entries, entries, _FINISH[event.finish_reason], reason)
+        return self._last_step(entries, entries, _FINISH[event.finish_reason], reason)
 
     def _last_step(
         self,
-        text: str,
         shown: Sequence[_Entry],
         counted: Sequence[_Entry],
         finish_reason: FinishReason,
@@ -135,16 +147,18 @@ class Continuation:
     ) -> GenerationStep:
         self._held.clear()
         self.is_done = True
-        return self._step(text, shown, counted, finish_reason, stop_reason)
+        return self._step(len(self._visible), shown, counted, finish_reason, stop_reason)
 
     def _step(
         self,
-        text: str,
+        num_chars: int,
         shown: Sequence[_Entry],
         counted: Sequence[_Entry],
         finish_reason: FinishReason | None = None,
         stop_reason: str | int | None = None,
     ) -> GenerationStep:
+        text, self._visible = self._visible[:num_chars], self._visible[num_chars:]
+        self._num_chars_given += num_chars
         self._num_given += len(counted)
         return GenerationStep(
             index=self._index,

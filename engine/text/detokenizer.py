@@ -62,6 +62,11 @@ class IncrementalDetokenizer:
         self._waiting: list[DecodedToken] = []
         self._at_start = not self._read_tail(prompt_tail)
 
+    @property
+    def first_waiting(self) -> int:
+        """Index of the first character that a token still waits in; the number of characters given if none does."""
+        return self._waiting[0].start if self._waiting else self._num_chars
+
     def push(self, ids: Sequence[int], *, hide: bool = False) -> Piece:
         """Takes the next tokens.
 
