@@ -1,0 +1,105 @@
+"""The doctor: works on a bare Python, tells what is missing, never fails itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.doctor import software
+from gateway.doctor.report import Finding, Report
+from gateway.doctor.run import examine
+
+BLOCKER = """
+import importlib.abc, importlib.metadata, sys
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in BLOCKED:
+            raise ModuleNotFoundError(f'No module named {name!r}')
+BLOCKED = set(%r)
+sys.meta_path.insert(0, Blocker())
+sys.argv = ['doctor', *%r]
+import runpy
+runpy.run_module('gateway.doctor', run_name='__main__')
+"""
+
+
+def run_without(blocked: list[str], *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BLOCKER % (blocked, list(args))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_complete_installation_is_healthy_and_says_what_it_would_choose(tmp_path: Path) -> None:
+    report = examine(tmp_path)
+    assert report.is_healthy
+    facts = report.as_json()
+    assert facts["choices"]["device"].startswith(("cpu", "cuda:0"))
+    assert facts["choices"]["weights"] == "bfloat16"
+    assert "(best for" in facts["choices"]["attention"]
+    assert facts["engine packages"]["torch"]
+    assert facts["processor"]["name"]
+    assert facts["model store"]["directory"] == str(tmp_path)
+    assert any(item["subject"] == "model store" for item in facts["findings"])
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_it_runs_where_the_gateways_dependencies_are_missing(tmp_path: Path) -> None:
+    blocked = ["fastapi", "pydantic", "typer", "rich", "uvicorn", "huggingface_hub"]
+    result = run_without(blocked, "--home", str(tmp_path))
+    assert "attention" in result.stdout
+    assert result.stderr == ""
+    data = json.loads(run_without(blocked, "--json", "--home", str(tmp_path)).stdout)
+    assert "torch" in data
+
+
+def test_it_runs_without_torch_and_calls_that_a_problem(tmp_path: Path) -> None:
+    result = run_without(["torch"], "--json", "--home", str(tmp_path))
+    data = json.loads(result.stdout)
+    assert result.returncode == 1
+    assert not data["healthy"]
+    assert any(item["subject"] == "torch" and item["severity"] == "problem" for item in data["findings"])
+
+
+@pytest.mark.parametrize(
+    ("code", "loads", "note"),
+    [
+        ("note = 'fine'", True, "fine"),
+        ("import no_such_library", False, "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("import os; os.abort()", False, "crashes while loading (signal 6)"),
+    ],
+)
+def test_a_library_is_loaded_elsewhere_and_its_failure_is_quoted(
+    monkeypatch: pytest.MonkeyPatch, code: str, loads: bool, note: str
+) -> None:
+    monkeypatch.setitem(software.PROBES, "triton", code)
+    assert software.probe("triton") == (loads, note)
+
+
+def test_missing_kernels_are_a_notice_only_where_a_gpu_could_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "installed", lambda package: None if package in {"triton", "xformers"} else "1.0")
+    monkeypatch.setattr(software, "probe", lambda package: (False, "ImportError: wrong CUDA"))
+    for has_cuda in (True, False):
+        report = Report()
+        software.examine_software(report, has_cuda=has_cuda)
+        noticed = {finding.subject for finding in report.findings}
+        assert noticed == ({"triton", "flashinfer", "xformers"} if has_cuda else set())
+        assert report.is_healthy
+
+
+def test_a_missing_package_is_a_problem_and_says_what_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "installed", lambda package: None if package == "fastapi" else "1.0")
+    monkeypatch.setattr(software, "probe", lambda package: (True, ""))
+    report = Report()
+    software.examine_software(report, has_cuda=False)
+    assert report.findings == [Finding("problem", "fastapi", "`wye serve` and `wye models` need it")]
+    assert not report.is_healthy
+    assert "problem: fastapi" in report.as_text()
+    assert report.as_text().endswith("serving will not work like this")

@@ -1,0 +1,120 @@
+"""Parts of the supervisor: patience, the listening socket, signals, the banner."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shlex
+import signal
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.banner import Banner
+from gateway.children import describe_exit
+from gateway.failures import AddressUnavailable
+from gateway.listening import bind_socket, listen, url_of
+from gateway.restarts import RestartPolicy, Restarts
+from gateway.signals import SignalInbox
+from tests.gateway.serving.harness import INFO
+
+
+def test_pauses_grow_until_patience_ends() -> None:
+    restarts = Restarts(RestartPolicy(first_delay_s=1, max_delay_s=3, max_quick_deaths=5))
+    assert [restarts.delay_s(0) for _ in range(5)] == [1, 2, 3, 3, None]
+
+
+@given(st.lists(st.floats(min_value=60, max_value=1e6), max_size=30))
+def test_a_process_that_lived_long_is_always_started_again(lives_s: list[float]) -> None:
+    restarts = Restarts(RestartPolicy(stable_s=60))
+    assert all(restarts.delay_s(lived_s) == 0.5 for lived_s in lives_s)
+
+
+def test_a_taken_port_is_refused_with_advice() -> None:
+    with bind_socket("127.0.0.1", 0) as first:
+        listen(first)
+        port = first.getsockname()[1]
+        with pytest.raises(AddressUnavailable, match=f"port {port} of 127.0.0.1 is in use .* --port"):
+            bind_socket("127.0.0.1", port)
+
+
+def test_nobody_is_let_in_before_listen() -> None:
+    with bind_socket("127.0.0.1", 0) as listener, socket.socket() as client:
+        with pytest.raises(ConnectionRefusedError):
+            client.connect(listener.getsockname())
+        listen(listener)
+    with bind_socket("127.0.0.1", 0) as listener, socket.socket() as client:
+        listen(listener)
+        client.connect(listener.getsockname())
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+def test_an_address_that_is_not_ours_is_refused(host: str) -> None:
+    with pytest.raises(AddressUnavailable, match="no address of this machine"):
+        bind_socket(host, 0)
+
+
+def test_the_url_is_one_that_this_machine_can_use() -> None:
+    with bind_socket("0.0.0.0", 0) as listener:
+        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_signals_are_counted_and_wake_the_waiter_and_earlier_handlers_return() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with SignalInbox() as inbox:
+        os.kill(os.getpid(), signal.SIGTERM)
+        inbox.wait(60)
+        assert inbox.num_stops == 1
+        inbox.wait(0)
+        os.kill(os.getpid(), signal.SIGINT)
+        inbox.wait(60)
+        assert inbox.num_stops == 2
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [(3, "exit code 3"), (-15, "SIGTERM"), (-9, "SIGKILL; the system may be out of memory")]
+)
+def test_exit_codes_are_named(code: int, text: str) -> None:
+    assert describe_exit(code) == text
+
+
+def banner(**changes: object) -> Banner:
+    facts: dict[str, object] = {
+        "version": "1.0",
+        "url": "http://127.0.0.1:8000",
+        "model": "it's/a model",
+        "num_workers": 2,
+        "needs_key": True,
+        "info": INFO,
+        "took_s": 3.25,
+    }
+    return Banner(**{**facts, **changes})  # type: ignore[arg-type]  # the fields above
+
+
+def test_the_banner_shows_where_what_and_how() -> None:
+    text = banner().text()
+    for part in (
+        "http://127.0.0.1:8000/v1",
+        "llama, 135 M parameters",
+        "bfloat16 on cpu",
+        "62 MiB",
+        "2 gateway workers",
+    ):
+        assert part in text
+
+
+def test_the_pasted_lines_are_valid_whatever_the_model_is_called() -> None:
+    words = shlex.split(banner().curl())
+    assert words[0] == "curl"
+    assert '"model": "it\'s/a model"' in words[-1]
+    ast.parse(banner().python())
+    ast.parse(banner(needs_key=False).python())
+
+
+def test_the_banner_names_no_key_but_where_to_put_it() -> None:
+    assert "$WYE_KEY" in banner().curl()
+    assert 'os.environ["WYE_KEY"]' in banner().python()
+    assert "WYE_KEY" not in banner(needs_key=False).text()
