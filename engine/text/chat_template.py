@@ -163,7 +163,7 @@ def _from_config(value: object, directory: Path) -> dict[str, str]:
 
 
 def _read_gguf(path: Path) -> tuple[str | dict[str, str], dict[str, str]]:
-    keys = read_metadata(path, lambda key: key.startswith("tokenizer."))
+    keys = read_metadata(path, _is_template_key)
     source = keys.get("tokenizer.chat_template")
     fields = {key.removeprefix("tokenizer.ggml."): value for key, value in keys.items()}
     if not isinstance(source, str) or not isinstance(fields.get("tokens"), list):
@@ -171,3 +171,7 @@ def _read_gguf(path: Path) -> tuple[str | dict[str, str], dict[str, str]]:
     tool_use = keys.get("tokenizer.chat_template.tool_use")
     named = {"default": source} | ({"tool_use": tool_use} if isinstance(tool_use, str) else {})
     return named, named_tokens_of(fields)
+
+
+def _is_template_key(key: str) -> bool:
+    return key.startswith("tokenizer.chat_template") or key == "tokenizer.ggml.tokens" or key.endswith("_token_id")

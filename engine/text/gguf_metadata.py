@@ -59,9 +59,11 @@ class _Reader:
         values: dict[str, Any] = {}
         for _ in range(num_keys):
             key = self._string().decode("utf-8")
-            value = self._value(self._scalar("I"))
+            kind = self._scalar("I")
             if wanted(key):
-                values[key] = value
+                values[key] = self._value(kind)
+            else:
+                self._skip(kind)
         return values
 
     def _scalar(self, code: str) -> Any:
@@ -100,6 +102,27 @@ class _Reader:
         values = struct.unpack_from(fmt, self._data, self._at)
         self._at += struct.calcsize(fmt)
         return list(values)
+
+    def _skip(self, kind: int) -> None:
+        if kind == _STRING:
+            self._string()
+        elif kind != _ARRAY:
+            self._value(kind)
+        else:
+            kind, length = self._scalar("I"), self._scalar("Q")
+            if kind in _SCALARS:
+                self._at += length * struct.calcsize("<" + _SCALARS[kind])
+            elif kind == _STRING:
+                self._skip_strings(length)
+            else:
+                for _ in range(length):
+                    self._skip(kind)
+
+    def _skip_strings(self, length: int) -> None:
+        data, at, unpack = self._data, self._at, struct.Struct("<Q").unpack_from
+        for _ in range(length):
+            at += 8 + unpack(data, at)[0]
+        self._at = at
 
     def _strings(self, length: int) -> list[str]:
         # The hot loop of loading: a hundred thousand tokens and as many merges.

@@ -60,15 +60,23 @@ def _read_library(directory: Path) -> Tokenizer:
 
 def _add_configured_tokens(library: Tokenizer, config: Mapping[str, Any]) -> None:
     """Makes tokens special that the configuration calls so, as long as that moves no id."""
+    known = library.get_added_tokens_decoder()
+    next_id = library.get_vocab_size()
+    missing = []
     for token_id, entry in sorted(_added_entries(config).items()):
-        content = entry["content"]
-        if library.token_to_id(content) == token_id or token_id == library.get_vocab_size():
+        content, is_special = entry["content"], bool(entry.get("special", False))
+        if token_id in known and known[token_id].content == content and known[token_id].special == is_special:
+            continue
+        present_id = library.token_to_id(content)
+        if present_id == token_id or (present_id is None and token_id == next_id):
+            next_id += present_id is None
             flags = {name: bool(entry.get(name, False)) for name in ("lstrip", "rstrip", "single_word", "normalized")}
-            _add(library, AddedToken(content, special=bool(entry.get("special", False)), **flags))
-    known = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
-    for content in (*named_tokens(config).values(), *extra_tokens(config)):
-        if content not in known and library.token_to_id(content) is not None:
-            _add(library, AddedToken(content, special=True, normalized=False))
+            missing.append(AddedToken(content, special=is_special, **flags))
+    library.add_tokens(missing)
+    special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
+    named = {*named_tokens(config).values(), *extra_tokens(config)} - special
+    present = sorted(content for content in named if library.token_to_id(content) is not None)
+    library.add_special_tokens([AddedToken(content, special=True, normalized=False) for content in present])
 
 
 def _added_entries(config: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
@@ -80,13 +88,6 @@ def _added_entries(config: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
         for token_id, entry in entries.items()
         if str(token_id).isdigit() and isinstance(entry, dict) and isinstance(entry.get("content"), str)
     }
-
-
-def _add(library: Tokenizer, token: AddedToken) -> None:
-    if token.special:
-        library.add_special_tokens([token])
-    else:
-        library.add_tokens([token])
 
 
 def _opens_with(library: Tokenizer, bos_token_id: int | None) -> bool:

@@ -187,6 +187,8 @@ def test_metadata_equals_what_the_gguf_library_reads(byte_level_file: Path) -> N
     fields = GGUFReader(byte_level_file).fields
     expected = {key: field.contents() for key, field in fields.items() if not key.startswith("GGUF.")}
     assert read_metadata(byte_level_file) == expected
+    for one, value in expected.items():
+        assert read_metadata(byte_level_file, one.__eq__) == {one: value}
 
 
 byte_library = byte_level()
