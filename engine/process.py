@@ -209,9 +209,8 @@ class EngineConnection:
         self._lost("the connection was closed")
         if self._socket is not None:
             self._socket.disable_monitor()
-            self._socket.close(linger=0)
             self._socket = None
-        self._context.term()
+        self._context.destroy(linger=0)
 
     def _open(self) -> None:
         socket = self._context.socket(zmq.DEALER)
