@@ -29,7 +29,6 @@ class Tokenizer:
         *,
         bos_token_id: int | None = None,
         adds_bos: bool = False,
-        num_vocab: int | None = None,
     ) -> None:
         """Wraps a tokenizer of the `tokenizers` library, which must not change afterwards.
 
@@ -37,15 +36,14 @@ class Tokenizer:
             library: Vocabulary, rules and added tokens.
             bos_token_id: The token that opens a text.
             adds_bos: Completion prompts begin with it.
-            num_vocab: Number of ids; read from the library if None.
         """
         self._library = library
         self._decoding = TokenDecoding.from_decoder(library.decoder)
         added: dict[int, Any] = library.get_added_tokens_decoder()
         self._added: dict[int, bytes] = {token_id: token.content.encode("utf-8") for token_id, token in added.items()}
-        self._vocab_size = library.get_vocab_size() if num_vocab is None else num_vocab
+        self._vocab_size = library.get_vocab_size()
         self._bytes: dict[int, bytes] = {}
-        self._length_bound: LengthBound | None = None
+        self._length_bound = LengthBound.of(library, self._decoding)
         self._adds_bos = adds_bos and bos_token_id is not None
         self.bos_token_id = bos_token_id
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -97,8 +95,6 @@ class Tokenizer:
         False says nothing: the text may still be too long. Always false where one token may stand for any length of
         text, as with normalizers that drop or merge characters.
         """
-        if self._length_bound is None:
-            self._length_bound = LengthBound.of(self._library, self._decoding)
         return self._length_bound.exceeds(text, limit_tokens)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
