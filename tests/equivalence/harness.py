@@ -27,20 +27,19 @@ def open_loop(
     overlap: bool = True,
     attention: str = "auto",
     weights: str = "float32",
+    device: str = "cpu",
 ) -> Iterator[EngineLoop]:
-    """An engine on one CPU thread, closed afterwards with its books checked."""
+    """An engine, on a CPU with one thread, closed afterwards with its books checked."""
     loop = build_loop(
         EngineConfig(
             model=str(model),
-            device="cpu",
+            device=device,
             weights="bfloat16" if weights == "bfloat16" else "float32",
             attention=attention,
             seed=0,
             check_integrity=True,
             kv=KVConfig(num_pages=num_pages, page_size=page_size, prefix_cache=prefix_cache),
-            scheduling=SchedulingConfig(
-                max_num_seqs=max_num_seqs, max_batch_tokens=max_batch_tokens, overlap=overlap
-            ),
+            scheduling=SchedulingConfig(max_num_seqs=max_num_seqs, max_batch_tokens=max_batch_tokens, overlap=overlap),
             parallel=ParallelConfig(num_threads=1),
         )
     )
