@@ -117,9 +117,6 @@ class WorkerSettings(BaseModel):
     socket_fd: int | None = None
     """File descriptor of an inherited listening socket; None binds `settings.host` and `settings.port`."""
 
-    parent_fd: int | None = None
-    """Reading end of a pipe that the supervisor holds open; when that end closes the worker drains and ends."""
-
     index: int = 0
     """Which of the workers this is."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import signal
 import socket
 from types import FrameType
@@ -118,8 +117,6 @@ async def _serve(worker: WorkerSettings, text: TextModel) -> None:
         await engine.connect(timeout_s=0)
         app = create_app(worker.settings, engine=engine, text=text, worker=worker.index, metrics_dir=worker.metrics_dir)
         server = DrainingServer(server_config(app, worker.settings), app.state.services, engine)
-        if worker.parent_fd is not None:
-            _watch_parent(worker.parent_fd, server)
         # What was loaded stays: collections need not look at it again and again.
         gc.collect()
         gc.freeze()
@@ -130,18 +127,6 @@ async def _serve(worker: WorkerSettings, text: TextModel) -> None:
 
 def _inherited(fd: int | None) -> list[socket.socket] | None:
     return None if fd is None else [socket.socket(fileno=fd)]
-
-
-def _watch_parent(fd: int, server: DrainingServer) -> None:
-    """Drains when the other end of the pipe is closed, which is also what the supervisor's death does."""
-    loop = asyncio.get_running_loop()
-
-    def on_readable() -> None:
-        if not os.read(fd, 1):
-            loop.remove_reader(fd)
-            server.begin_drain()
-
-    loop.add_reader(fd, on_readable)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ async def create_chat_completion(request: Request, services: ServicesDep) -> Res
         info,
         runtime.text.tokenizer,
         num_prompt_tokens=len(prompt_ids),
+        prompt_param="messages",
         max_tokens=body.asked_tokens,
         num_logprobs=body.num_logprobs,
     )

@@ -73,6 +73,7 @@ def _options(body: CompletionRequest, info: EngineInfo, text: TextModel, prompt:
         info,
         text.tokenizer,
         num_prompt_tokens=len(prompt.ids),
+        prompt_param="prompt",
         # The engine draws at least one token; it is dropped where none was asked for.
         max_tokens=max(body.max_tokens, 1),
         num_logprobs=num_logprobs,

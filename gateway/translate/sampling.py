@@ -42,6 +42,7 @@ def to_options(
     tokenizer: Tokenizer,
     *,
     num_prompt_tokens: int,
+    prompt_param: str,
     max_tokens: int | None,
     num_logprobs: int | None,
     num_prompt_logprobs: int | None = None,
@@ -54,6 +55,7 @@ def to_options(
         info: The engine, for its limits and the model's sampling defaults.
         tokenizer: Turns `bad_words` into tokens.
         num_prompt_tokens: Length of the prompt.
+        prompt_param: The wire's name for where the prompt came from.
         max_tokens: Output tokens; None takes all that fit.
         num_logprobs: Alternatives a token; None for no log-probabilities.
         num_prompt_logprobs: The same for prompt tokens, if more are needed than `prompt_logprobs` asks for.
@@ -64,9 +66,7 @@ def to_options(
         InvalidRequest: Values contradict each other or the vocabulary.
     """
     if max_tokens is None:
-        max_tokens = info.limit_tokens - num_prompt_tokens
-        if max_tokens < 1:
-            raise ContextTooLong(info.limit_tokens, num_prompt_tokens, None)
+        max_tokens = _tokens_left(info, num_prompt_tokens, prompt_param)
     defaults = info.defaults
     top_k = _first(fields.top_k, defaults.top_k, 0)
     sampling = SamplingParams(
@@ -97,6 +97,15 @@ def to_options(
         prompt_logprobs=_prompt_logprobs(fields.prompt_logprobs, num_prompt_logprobs),
         priority=fields.priority,
     )
+
+
+def _tokens_left(info: EngineInfo, num_prompt_tokens: int, prompt_param: str) -> int:
+    left = info.limit_tokens - num_prompt_tokens
+    if left < 1:
+        error = ContextTooLong(info.limit_tokens, num_prompt_tokens, None)
+        error.param = prompt_param
+        raise error
+    return left
 
 
 def _first(asked: T | None, recommended: T | None, neutral: T) -> T:

@@ -1,0 +1,347 @@
+"""What is refused and what is not (cases of table F)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from engine.request import GenerationDefaults
+from engine.text.model import TextModel
+from tests.fakes import MODEL, ScriptedEngine, repeats, scripted_client, text_model
+from tests.gateway.wire import CHAT, TEXT, chat, error_of, refused, stream, text, whole
+
+
+async def post_raw(client: httpx.AsyncClient, raw: bytes, path: str = CHAT) -> httpx.Response:
+    return await client.post(path, content=raw, headers={"content-type": "application/json"})
+
+
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "-0.5", "2.5", "1e999", '"1"', "true", "[1]"])
+async def test_g_43_a_temperature_that_is_no_number_in_range_is_refused(
+    client: httpx.AsyncClient, literal: str
+) -> None:
+    raw = json.dumps(chat(temperature=12345)).replace("12345", literal).encode()
+    error = error_of(await post_raw(client, raw), 400)
+    assert error["param"] == ("temperature" if "n" not in literal.lower() else None)
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("bias", [{"V+7": 5}, {"-1": 1}, {"foo": 1}])
+async def test_g_44_a_bias_on_unknown_ids_is_refused(
+    client: httpx.AsyncClient, engine: ScriptedEngine, bias: dict[str, int]
+) -> None:
+    vocab_size = engine.info.vocab_size
+    await refused(
+        client,
+        chat(logit_bias={key.replace("V+7", str(vocab_size + 7)): value for key, value in bias.items()}),
+        param="logit_bias",
+    )
+    assert engine.requests == []
+
+
+async def test_bias_values_are_clamped_and_their_number_is_bounded(
+    client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel
+) -> None:
+    await whole(client, chat(logit_bias={"5": 1000, "6": -1e9}))
+    assert engine.last.sampling.logit_bias == {5: 100.0, 6: -100.0}
+    async with scripted_client(engine, model, max_logit_bias=2) as strict:
+        await refused(strict, chat(logit_bias={"1": 1, "2": 1, "3": 1}), param="logit_bias")
+
+
+async def test_g_45_an_unknown_stop_id_is_refused_while_others_run(
+    client: httpx.AsyncClient, engine: ScriptedEngine
+) -> None:
+    engine.script = lambda request, index: [[40], 0.05, [41]]
+    others = [asyncio.create_task(whole(client, chat())) for _ in range(4)]
+    await refused(client, chat(stop_token_ids=[engine.info.vocab_size], min_tokens=1), param="stop_token_ids")
+    assert all(answer["choices"][0]["finish_reason"] == "stop" for answer in await asyncio.gather(*others))
+
+
+@pytest.mark.parametrize("top_p", [1.0, 1, 0, 0.5])
+async def test_g_46_every_top_p_from_0_to_1_is_taken(
+    client: httpx.AsyncClient, engine: ScriptedEngine, top_p: float
+) -> None:
+    await whole(client, chat(top_p=top_p))
+    assert engine.last.sampling.top_p == top_p
+
+
+async def test_g_47_null_means_not_given(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    names = (
+        "seed max_tokens stop tools tool_choice top_logprobs response_format stream_options logit_bias n temperature "
+        "stream metadata parallel_tool_calls logprobs user service_tier min_p top_k chat_template_kwargs priority"
+    )
+    await whole(client, chat(**dict.fromkeys(names.split())))
+    nulls = engine.last
+    await whole(client, {"messages": chat()["messages"]})
+    assert nulls.sampling == engine.last.sampling
+
+
+@pytest.mark.parametrize("raw", [b'"x"', b"[1]", b"7", b"null", b"", b"true"])
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/tokenize", "/detokenize"])
+async def test_g_48_a_body_that_is_no_object_is_refused(client: httpx.AsyncClient, raw: bytes, path: str) -> None:
+    assert error_of(await post_raw(client, raw, path), 400)["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize("raw", [b'{"model":"M","messages":[}', b"{'a':1}", b'{"a":1}x', b"\xff\xfe", b"{" * 100_000])
+async def test_g_49_broken_json_is_refused_in_the_error_shape(client: httpx.AsyncClient, raw: bytes) -> None:
+    assert error_of(await post_raw(client, raw), 400)["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [(TEXT, text(prompt=""), "prompt"), (TEXT, text(prompt=[]), "prompt"), (CHAT, chat(messages=[]), "messages")],
+)
+async def test_g_50_an_empty_prompt_is_refused(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], param: str
+) -> None:
+    await refused(client, body, path, param=param)
+
+
+async def test_g_50_an_empty_prompt_is_the_opening_token_where_there_is_one() -> None:
+    model = text_model(bos=True)
+    engine = ScriptedEngine(model, repeats(40))
+    async with scripted_client(engine, model) as client:
+        await whole(client, text(prompt=""), TEXT)
+    assert engine.last.prompt_ids == [model.tokenizer.bos_token_id]
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        (r'[{"role":"user","content":"emoji \ud83d"}]', "messages[0].content"),
+        (r'[{"role":"user","content":"a"},{"role":"user","content":[{"type":"text","text":"\udc00"}]}]', None),
+    ],
+)
+async def test_g_51_an_unpaired_surrogate_is_refused_naming_the_message(
+    client: httpx.AsyncClient, messages: str, param: str | None
+) -> None:
+    error = error_of(await post_raw(client, f'{{"messages":{messages}}}'.encode()), 400)
+    assert error["param"] == (param or "messages[1].content[0].text")
+    assert error["param"] in error["message"]
+
+
+async def test_g_52_the_seed_and_the_number_of_choices_reach_the_engine(
+    client: httpx.AsyncClient, engine: ScriptedEngine
+) -> None:
+    await whole(client, chat(n=3, seed=-7, temperature=1.5, ignore_eos=True))
+    assert (engine.last.n, engine.last.sampling.seed) == (3, -7)
+    assert engine.last.sampling.ignore_eos
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 1e-9}, {"temperature": 0.0001, "top_p": 0.0001}])
+async def test_g_80_a_tiny_temperature_is_greedy(
+    client: httpx.AsyncClient, engine: ScriptedEngine, fields: dict[str, float]
+) -> None:
+    await whole(client, chat(**fields))
+    assert engine.last.sampling.is_greedy
+
+
+async def test_g_81_null_means_not_given_for_text_completions(
+    client: httpx.AsyncClient, engine: ScriptedEngine
+) -> None:
+    names = "max_tokens suffix logprobs stop echo best_of n stream user logit_bias"
+    await whole(client, text(**dict.fromkeys(names.split())), TEXT)
+    assert engine.last.sampling.max_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 129}, "n"),
+        ({"n": 1.5}, "n"),
+        ({"n": "2"}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": -0.1}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": -(2**63) - 1}, "seed"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": 1}, "top_logprobs"),
+        ({"min_tokens": 33}, "min_tokens"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [10**9]}, "allowed_token_ids"),
+        ({"bad_words": [""]}, "bad_words[0]"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"priority": 2**63}, "priority"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream_options": {"include_usage": 1}, "stream": True}, "stream_options.include_usage"),
+        ({"metadata": {"k" * 65: "v"}}, None),
+        ({"metadata": {str(number): "v" for number in range(17)}}, "metadata"),
+        ({"reasoning_effort": "extreme"}, "reasoning_effort"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize"),
+        ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template"),
+    ],
+)
+async def test_values_out_of_range_are_refused_by_name(
+    client: httpx.AsyncClient, engine: ScriptedEngine, fields: dict[str, Any], param: str | None
+) -> None:
+    await refused(client, chat(**fields), param=param)
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
+        ("structured_outputs", {"choice": ["a"]}),
+        ("guided_json", {"type": "object"}),
+        ("guided_regex", "a+"),
+        ("guided_choice", ["a"]),
+        ("guided_grammar", "root ::= 'a'"),
+        ("regex", "a"),
+        ("ebnf", "root"),
+        ("chat_template", "{{ messages }}"),
+        ("modalities", ["audio"]),
+        ("audio", {"voice": "x"}),
+        ("web_search_options", {}),
+        ("functions", [{"name": "f"}]),
+        ("function_call", "auto"),
+        ("echo", True),
+        ("logits_processors", ["x"]),
+    ],
+)
+@pytest.mark.parametrize("streams", [False, True])
+async def test_what_would_change_the_meaning_is_refused_not_ignored(
+    client: httpx.AsyncClient, name: str, value: object, streams: bool
+) -> None:
+    error = await refused(client, chat(**{name: value}, stream=streams), param=name)
+    assert error["code"] == "unsupported_parameter"
+
+
+async def test_a_suffix_is_refused_for_text_completions(client: httpx.AsyncClient) -> None:
+    assert (await refused(client, text(suffix="x"), TEXT, param="suffix"))["code"] == "unsupported_parameter"
+    await whole(client, text(suffix=""), TEXT)
+
+
+async def test_fields_that_ask_for_nothing_are_accepted(client: httpx.AsyncClient) -> None:
+    await whole(
+        client,
+        chat(
+            response_format={"type": "text"},
+            modalities=["text"],
+            functions=[],
+            function_call="none",
+            prediction={"type": "content", "content": "x"},
+            store=True,
+            metadata={"a": "b"},
+            user="u",
+            safety_identifier="s",
+            prompt_cache_key="k",
+            service_tier="auto",
+            verbosity="low",
+            unknown_field={"deep": [1, 2, {"x": None}]},
+        ),
+    )
+
+
+async def test_model_may_be_left_out(client: httpx.AsyncClient) -> None:
+    answer = await whole(client, {"messages": chat()["messages"]})
+    assert answer["model"] == MODEL
+
+
+async def test_stream_options_pass_where_the_operator_is_lenient(engine: ScriptedEngine, model: TextModel) -> None:
+    async with scripted_client(engine, model, lenient_stream_options=True) as client:
+        await whole(client, chat(stream_options={"include_usage": True}))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [
+        ([1, "a"], "prompt[0]"),
+        ([[1], []], "prompt[1]"),
+        ([10**9], "prompt"),
+        ([[1], [10**9]], "prompt"),
+        ([-1], "prompt"),
+        ({}, "prompt"),
+        ([1.5], "prompt[0]"),
+        ([True], "prompt[0]"),
+    ],
+)
+async def test_prompts_that_are_none_are_refused(
+    client: httpx.AsyncClient, engine: ScriptedEngine, prompt: object, param: str
+) -> None:
+    await refused(client, text(prompt=prompt), TEXT, param=param)
+    assert not engine.streams
+
+
+async def test_sampling_left_open_is_what_the_model_recommends(
+    client: httpx.AsyncClient, engine: ScriptedEngine
+) -> None:
+    defaults = GenerationDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.1)
+    engine._info = msgspec.structs.replace(engine.info, defaults=defaults)
+    await whole(client, chat())
+    sampling = engine.last.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 0.9, 20)
+    assert (sampling.min_p, sampling.repetition_penalty) == (0.1, 1.1)
+    await whole(client, chat(temperature=0, top_p=1, top_k=-1, min_p=0, repetition_penalty=1))
+    sampling = engine.last.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0, 1, 0)
+    assert (sampling.min_p, sampling.repetition_penalty) == (0, 1)
+
+
+async def test_output_may_fill_the_context_if_no_limit_is_given(
+    client: httpx.AsyncClient, engine: ScriptedEngine
+) -> None:
+    await whole(client, {"messages": chat()["messages"]})
+    request = engine.last
+    assert request.sampling.max_tokens + len(request.prompt_ids) == engine.info.limit_tokens
+    await whole(client, {**chat(max_tokens=5), "max_completion_tokens": 9})
+    assert engine.last.sampling.max_tokens == 9
+
+
+@pytest.mark.parametrize(("keep", "num_tokens"), [(3, 3), (10_000, 20), (-1, 20)])
+async def test_a_prompt_is_truncated_from_its_beginning(
+    client: httpx.AsyncClient, engine: ScriptedEngine, keep: int, num_tokens: int
+) -> None:
+    await whole(client, chat())
+    ids = engine.last.prompt_ids
+    await whole(client, chat(truncate_prompt_tokens=keep))
+    assert engine.last.prompt_ids == ids[-num_tokens:]
+
+
+async def test_truncation_makes_an_overlong_prompt_fit(engine: ScriptedEngine, model: TextModel) -> None:
+    small = ScriptedEngine(model, repeats(40), max_model_len=64)
+    async with scripted_client(small, model) as client:
+        await refused(client, text(prompt="x" * 60), TEXT, param="prompt")
+        await whole(client, text(prompt="x" * 60, truncate_prompt_tokens=-1), TEXT)
+    assert len(small.last.prompt_ids) == 64 - 8
+
+
+async def test_extras_reach_the_engine(client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel) -> None:
+    parts = await stream(
+        client,
+        chat(
+            top_k=7,
+            min_p=0.25,
+            repetition_penalty=1.5,
+            presence_penalty=1,
+            frequency_penalty=-1,
+            min_tokens=2,
+            bad_words=["quick"],
+            allowed_token_ids=list(range(300)),
+            stop_token_ids=[3],
+            cache_salt="mine",
+            priority=-3,
+        ),
+    )
+    assert parts
+    request, sampling = engine.last, engine.last.sampling
+    assert (request.salt, request.priority) == ("mine", -3)
+    assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (7, 0.25, 1.5)
+    assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.min_tokens) == (1, -1, 2)
+    assert sampling.stop_token_ids == (3,)
+    assert sampling.allowed_token_ids == tuple(range(300))
+    assert {model.tokenizer.decode(word) for word in sampling.bad_words} == {"quick", " quick"}
