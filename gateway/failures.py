@@ -7,6 +7,9 @@ ServeError
 
 from __future__ import annotations
 
+EXIT_BAD_MODEL = 6
+"""Exit code of `wye`, and of a worker, for a model that cannot be used."""
+
 
 class ServeError(Exception):
     """Root of what the supervisor raises of its own."""

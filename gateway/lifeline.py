@@ -14,6 +14,9 @@ import threading
 import time
 from types import TracebackType
 
+from engine.errors import ModelLoadError
+from gateway.failures import EXIT_BAD_MODEL
+
 GRACE_S = 5.0
 """How long an orphan may take to stop before it is ended."""
 
@@ -64,7 +67,11 @@ def main() -> None:
     os.set_inheritable(descriptor, False)
     watch(descriptor)
     sys.argv = [module]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except ModelLoadError as error:
+        print(f"{module}: {error}", file=sys.stderr)
+        sys.exit(EXIT_BAD_MODEL)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,7 @@ the engine stops. A second signal ends all at once. If the supervisor itself is 
 from __future__ import annotations
 
 import http.client
-import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,12 +19,14 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from engine.errors import ModelLoadError
 from engine.request import EngineInfo
-from gateway.children import EngineHandle, EngineKeeper, WorkerKeeper
-from gateway.failures import GaveUp
+from gateway.children import EngineHandle, EngineKeeper, WorkerKeeper, describe_exit
+from gateway.failures import EXIT_BAD_MODEL, GaveUp
 from gateway.lifeline import Lifeline
 from gateway.listening import listen, url_of
 from gateway.restarts import RestartPolicy
+from gateway.rundir import run_directory
 from gateway.settings import Settings, WorkerSettings
 from gateway.signals import SignalInbox
 
@@ -90,12 +90,8 @@ def serve(plan: ServePlan, listener: socket.socket, reporter: Reporter) -> int:
         GaveUp: Engine or worker could not be kept running.
         AddressUnavailable: Another program has taken the address meanwhile.
     """
-    run_dir = _make_run_dir()
-    try:
-        with SignalInbox() as signals, Lifeline() as lifeline:
-            return _Supervisor(plan, listener, reporter, signals, lifeline, run_dir).run()
-    finally:
-        shutil.rmtree(run_dir, ignore_errors=True)
+    with run_directory() as run_dir, SignalInbox() as signals, Lifeline() as lifeline:
+        return _Supervisor(plan, listener, reporter, signals, lifeline, run_dir).run()
 
 
 class _Supervisor:
@@ -171,11 +167,11 @@ class _Supervisor:
         return True
 
     def _check_workers_started(self) -> None:
-        for worker in self._workers:
-            if worker.exit_code is not None:
-                raise GaveUp(
-                    f"a gateway worker ended while starting (exit code {worker.exit_code}); see its messages above"
-                )
+        for code in (worker.exit_code for worker in self._workers):
+            if code == EXIT_BAD_MODEL:
+                raise ModelLoadError("the gateway cannot use this model: see the message of its worker above")
+            if code is not None:
+                raise GaveUp(f"a gateway worker ended while starting ({describe_exit(code)}): see its messages above")
 
     def _watch(self) -> None:
         while not self._is_stopped(_POLL_S):
@@ -221,15 +217,6 @@ class _Supervisor:
             index=index,
             metrics_dir=metrics_dir,
         )
-
-
-def _make_run_dir() -> Path:
-    """A private directory for the engine's socket, whose path the system limits to about 100 bytes."""
-    path = Path(tempfile.mkdtemp(prefix="wye-"))
-    if len(str(path)) <= 80:
-        return path
-    path.rmdir()
-    return Path(tempfile.mkdtemp(prefix="wye-", dir="/tmp"))
 
 
 def _answers_ready(url: str) -> bool:

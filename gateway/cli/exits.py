@@ -15,7 +15,7 @@ from engine.sources.errors import (
     StoreBusy,
     UnsupportedModel,
 )
-from gateway.failures import AddressUnavailable, GaveUp
+from gateway.failures import EXIT_BAD_MODEL, AddressUnavailable, GaveUp
 
 
 class Exit(enum.IntEnum):
@@ -27,7 +27,7 @@ class Exit(enum.IntEnum):
     NOT_FOUND = 3
     ACCESS_DENIED = 4
     UNAVAILABLE = 5
-    BAD_MODEL = 6
+    BAD_MODEL = EXIT_BAD_MODEL
     ADDRESS = 7
     INTERRUPTED = 130
 

@@ -222,7 +222,13 @@ def test_a_worker_that_cannot_start_ends_everything(start: Start) -> None:
     assert running.end() == 1
 
 
-def test_children_of_a_killed_supervisor_end_by_themselves(start: Start) -> None:
+def test_a_model_that_the_gateway_cannot_read_is_a_bad_model(start: Start) -> None:
+    running = start({"FAKE_WORKER": "bad-model"}, engine=["loads_forever"])
+    assert running.wait_for("error")["kind"] == "ModelLoadError"
+    assert running.end() == 1
+
+
+def test_children_of_a_killed_supervisor_end_by_themselves(start: Start, tmp_path: Path) -> None:
     running = start(workers=2)
     assert running.url
     children = running.children()
@@ -230,3 +236,6 @@ def test_children_of_a_killed_supervisor_end_by_themselves(start: Start) -> None
     running.process.kill()
     running.process.wait()
     until(lambda: gone(children))
+    (left,) = tmp_path.glob("wye-*")
+    assert start().url
+    assert not left.exists()

@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from gateway.children import describe_exit
 from gateway.failures import AddressUnavailable
 from gateway.listening import bind_socket, listen, url_of
 from gateway.restarts import RestartPolicy, Restarts
+from gateway.rundir import run_directory
 from gateway.signals import SignalInbox
 from tests.gateway.serving.harness import INFO
 
@@ -79,6 +81,16 @@ def test_signals_are_counted_and_wake_the_waiter_and_earlier_handlers_return() -
 )
 def test_exit_codes_are_named(code: int, text: str) -> None:
     assert describe_exit(code) == text
+
+
+def test_a_run_directory_is_private_short_and_gone_afterwards(tmp_path: Path) -> None:
+    with run_directory(tmp_path) as first, run_directory(tmp_path) as second:
+        assert first.is_dir()
+        assert second.is_dir()
+        assert first.stat().st_mode & 0o077 == 0
+    assert list(tmp_path.iterdir()) == []
+    with run_directory(tmp_path / ("long" * 30)) as path:
+        assert len(str(path)) < 100
 
 
 def banner(**changes: object) -> Banner:

@@ -1,6 +1,6 @@
 """A gateway worker without engine or web framework: `/ready`, `/slow`, and a drain at SIGTERM.
 
-Run as a program on an inherited socket, as the supervisor runs `gateway.worker`. `FAKE_WORKER=crash` ends at once,
+Run as a program on an inherited socket, as the supervisor runs `gateway.worker`. `FAKE_WORKER=crash` or `bad-model` ends at once,
 `FAKE_WORKER=stubborn` never; `/slow` makes the file `FAKE_WORKER_MARK` when it has begun.
 """
 
@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
 
+from engine.errors import ModelLoadError
 from gateway.settings import WorkerSettings
 
 SLOW_S = 1.0
@@ -50,6 +51,8 @@ def main() -> None:
     """Serves until SIGTERM."""
     if os.environ.get("FAKE_WORKER") == "crash":
         sys.exit(3)
+    if os.environ.get("FAKE_WORKER") == "bad-model":
+        raise ModelLoadError("tokenizer.json: damaged")
     settings = WorkerSettings.from_environment()
     assert settings.socket_fd is not None
     server = Server(("127.0.0.1", 0), Handler, bind_and_activate=False)
