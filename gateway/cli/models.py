@@ -60,7 +60,8 @@ def list_models(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> No
         print_json([_as_json(model) for model in models])
         return
     if not models:
-        messages().print(f"no models in {home}; `wye models pull {next(iter(CATALOG))}` fetches one", markup=False)
+        advice = f"no models in {home}; `wye models pull {next(iter(CATALOG))}` fetches one"
+        messages().print(advice, markup=False, soft_wrap=True)
         return
     from rich.table import Table
 

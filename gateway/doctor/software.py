@@ -30,15 +30,16 @@ error = getattr(_cpp_lib, "_cpp_library_load_exception", None)
 usable = sorted({op.NAME for op in fmha.ALL_FW_OPS if op.is_available()})
 note = "attention operators that can run: " + (", ".join(usable) or "none")
 if error is not None:
-    note = f"its C++/CUDA part does not load ({str(error).splitlines()[0]}); " + note
+    impaired = True
+    note = "its C++/CUDA part does not load (" + " ".join(str(error).split())[:300] + "); " + note
 """,
 }
-"""Code that imports an optional kernel library; it may set `note`."""
+"""Code that imports an optional kernel library; it may set `note`, and `impaired` where a part of it does not load."""
 
 _MEANING = {
     "triton": "Triton kernels cannot be used",
     "flashinfer": "attention on CUDA uses another backend; `pip install 'wye[cuda]'` adds it",
-    "xformers": "the xformers attention backend cannot be used; `pip install 'wye[xformers]'` adds it",
+    "xformers": "its attention backend cannot be used; `pip install 'wye[xformers]'` adds it where it fits torch",
 }
 _PROBE_TIMEOUT_S = 120
 
@@ -77,9 +78,9 @@ def probe(package: str) -> tuple[bool, str]:
     """Loads an optional library in a process of its own, where it may crash.
 
     Returns:
-        Whether it loads, and what there is to say about it.
+        Whether all of it loads, and what there is to say about it.
     """
-    code = f"note = ''\n{PROBES[package]}\nimport json; print(json.dumps(note))"
+    code = f"note, impaired = 'loads', False\n{PROBES[package]}\nimport json; print(json.dumps([not impaired, note]))"
     try:
         result = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code],
@@ -89,12 +90,13 @@ def probe(package: str) -> tuple[bool, str]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return False, f"did not load within {_PROBE_TIMEOUT_S} s"
+        return False, f"does not load within {_PROBE_TIMEOUT_S} s"
     if result.returncode == 0:
-        return True, json.loads(result.stdout.splitlines()[-1])
+        is_whole, note = json.loads(result.stdout.splitlines()[-1])
+        return bool(is_whole), str(note)
     if result.returncode < 0:
         return False, f"crashes while loading (signal {-result.returncode})"
-    return False, next(reversed(result.stderr.strip().splitlines()), "says nothing")
+    return False, "does not load: " + next(reversed(result.stderr.strip().splitlines()), "it says nothing")
 
 
 def _python_findings() -> list[Finding]:
@@ -117,9 +119,9 @@ def _examine_kernels(report: Report, *, has_cuda: bool) -> None:
             facts[package] = "not installed"
             problem = "not installed"
         else:
-            loads, note = probe(package)
-            facts[package] = f"{number}, " + (note or "loads" if loads else f"does not load: {note}")
-            problem = "" if loads else note
+            is_whole, note = probe(package)
+            facts[package] = f"{number}, {note}"
+            problem = "" if is_whole else note
         if problem and has_cuda:
             findings.append(Finding("notice", package, f"{problem}: {_MEANING[package]}"))
     report.add("optional kernels", facts, findings)

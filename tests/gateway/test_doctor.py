@@ -71,8 +71,10 @@ def test_it_runs_without_torch_and_calls_that_a_problem(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "loads", "note"),
     [
+        ("", True, "loads"),
         ("note = 'fine'", True, "fine"),
-        ("import no_such_library", False, "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("note, impaired = 'half of it loads', True", False, "half of it loads"),
+        ("import no_such_library", False, "does not load: ModuleNotFoundError: No module named 'no_such_library'"),
         ("import os; os.abort()", False, "crashes while loading (signal 6)"),
     ],
 )
@@ -81,6 +83,30 @@ def test_a_library_is_loaded_elsewhere_and_its_failure_is_quoted(
 ) -> None:
     monkeypatch.setitem(software.PROBES, "triton", code)
     assert software.probe("triton") == (loads, note)
+
+
+def test_an_xformers_whose_compiled_part_does_not_load_says_why_and_what_still_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package = tmp_path / "xformers"
+    (package / "ops").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "_cpp_lib.py").write_text(
+        "_cpp_library_load_exception = OSError('built for:\\n  PyTorch 2.10 with CUDA 12.8')"
+    )
+    (package / "ops" / "__init__.py").touch()
+    (package / "ops" / "fmha.py").write_text(
+        "class Op:\n"
+        "    def __init__(self, name, works): self.NAME, self.works = name, works\n"
+        "    def is_available(self): return self.works\n"
+        "ALL_FW_OPS = [Op('cutlassF', False), Op('triton_splitKF', True)]\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert software.probe("xformers") == (
+        False,
+        "its C++/CUDA part does not load (built for: PyTorch 2.10 with CUDA 12.8); "
+        "attention operators that can run: triton_splitKF",
+    )
 
 
 def test_missing_kernels_are_a_notice_only_where_a_gpu_could_use_them(monkeypatch: pytest.MonkeyPatch) -> None:

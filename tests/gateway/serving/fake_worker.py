@@ -1,7 +1,7 @@
 """A gateway worker without engine or web framework: `/ready`, `/slow`, and a drain at SIGTERM.
 
-Run as a program on an inherited socket, as the supervisor runs `gateway.worker`. `FAKE_WORKER=crash` or `bad-model` ends at once,
-`FAKE_WORKER=stubborn` never; `/slow` makes the file `FAKE_WORKER_MARK` when it has begun.
+Run as a program on an inherited socket, as the supervisor runs `gateway.worker`. `FAKE_WORKER` says how it misbehaves:
+`crash` and `bad-model` end at once, `stubborn` never. `/slow` makes the file `FAKE_WORKER_MARK` when it has begun.
 """
 
 from __future__ import annotations
