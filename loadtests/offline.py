@@ -71,21 +71,22 @@ def measure_prefill(
     return rows
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.offline", description="Measure the engine alone.")
-    what = parser.add_mutually_exclusive_group()
+def parser() -> argparse.ArgumentParser:
+    """Options of the command."""
+    command = argparse.ArgumentParser(prog="python -m loadtests.offline", description="Measure the engine alone.")
+    what = command.add_mutually_exclusive_group()
     what.add_argument("--model", default="smollm2-135m", help="stored name, Hugging Face directory or GGUF file")
     what.add_argument("--shape", help="random weights of a known shape, e.g. qwen3-0.6b or llama-3.1-8b")
-    parser.add_argument("--widths", type=int, nargs="+", default=[1, 8, 32], help="sequences decoded together")
-    parser.add_argument("--prompt", type=int, default=128, help="prompt tokens of each sequence")
-    parser.add_argument("--output", type=int, default=64, help="tokens to generate for each sequence")
-    parser.add_argument("--prefill", type=int, nargs="*", default=[512, 2048], help="prompt lengths measured alone")
-    parser.add_argument("--rounds", type=int, default=3, help="medians are taken over as many rounds")
-    parser.add_argument("--seed", type=int, default=0, help="draws the prompts")
-    add_engine_options(parser)
-    parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
-    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
-    return parser
+    command.add_argument("--widths", type=int, nargs="+", default=[1, 8, 32], help="sequences decoded together")
+    command.add_argument("--prompt", type=int, default=128, help="prompt tokens of each sequence")
+    command.add_argument("--output", type=int, default=64, help="tokens to generate for each sequence")
+    command.add_argument("--prefill", type=int, nargs="*", default=[512, 2048], help="prompt lengths measured alone")
+    command.add_argument("--rounds", type=int, default=3, help="medians are taken over as many rounds")
+    command.add_argument("--seed", type=int, default=0, help="draws the prompts")
+    add_engine_options(command)
+    command.add_argument("--json", type=Path, help="write results, machine and versions to this file")
+    command.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    return command
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +115,7 @@ def engine_config(options: argparse.Namespace, model: str | Path) -> EngineConfi
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     driver = EngineDriver(engine_config(options, _model_of(options)))
     info = driver.info
     loaded_mib, _ = peak_memory_mib(info.device)

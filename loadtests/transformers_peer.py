@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +45,8 @@ class TransformersPeer:
         transformers.utils.logging.disable_progress_bar()
         source = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
         directory = path.parent if source else path
-        self._model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, **source)
+        with contextlib.redirect_stderr(io.StringIO()):  # its bar for GGUF files cannot be turned off
+            self._model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, **source)
         self._model.to(device).eval()
         others = {str(tensor.dtype) for tensor in self._model.parameters()} - {str(dtype)}
         if others:
