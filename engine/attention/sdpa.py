@@ -26,7 +26,8 @@ class LaneGroup:
 
     Attributes:
         rows: [B * N] int64, their rows in the step.
-        slots: [B * C] int64, slots of their contexts, padded with slot 0.
+        slots: [B * C] int64, slots of their contexts; padding repeats a lane's own first slot, so that
+            no lane's values, a NaN among them, reach another.
         visible: [B, 1, N, C] bool, without the window.
         distance: [B, 1, N, C] int64, how far back each context position lies; None where a mask says everything.
     """
@@ -117,9 +118,10 @@ def _causal_group(layout: LaneLayout, storage: KVStorage, lanes: list[int]) -> L
     starts = np.asarray([layout.query_starts[lane] for lane in lanes])
     num_rows = layout.query_starts[lanes[0] + 1] - layout.query_starts[lanes[0]]
     lengths = np.asarray([layout.context_lens[lane] for lane in lanes])
-    slots = np.zeros((len(lanes), int(lengths.max())), dtype=np.int64)
+    slots = np.empty((len(lanes), int(lengths.max())), dtype=np.int64)
     for index, lane in enumerate(lanes):
-        slots[index, : lengths[index]] = lane_slots(layout.block_tables[lane], int(lengths[index]), storage.page_size)
+        own = lane_slots(layout.block_tables[lane], int(lengths[index]), storage.page_size)
+        slots[index, : len(own)], slots[index, len(own) :] = own, own[0]
     positions = (lengths - num_rows)[:, None] + np.arange(num_rows)
     distance = torch.from_numpy(positions[:, None, :, None] - np.arange(slots.shape[1])).to(device)
     return LaneGroup(

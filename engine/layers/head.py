@@ -5,8 +5,12 @@ Letters: R rows, E hidden_size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional
+
+from engine.ops.packed import pack
 
 
 class LMHead:
@@ -14,8 +18,7 @@ class LMHead:
 
     def __init__(self, matrix: torch.Tensor) -> None:
         """Takes the head's matrix [V, E], which it may keep or copy."""
-        self._out_dtype = matrix.is_cuda and matrix.dtype != torch.float32
-        self._matrix = matrix if self._out_dtype else matrix.float()
+        self._product = _product(matrix)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Computes logits.
@@ -26,6 +29,20 @@ class LMHead:
         Returns:
             [R, V] float32.
         """
-        if self._out_dtype:
-            return torch.mm(hidden.to(self._matrix.dtype), self._matrix.t(), out_dtype=torch.float32)
-        return functional.linear(hidden, self._matrix)
+        return self._product(hidden)
+
+
+def _product(matrix: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Finds the fastest product of this device whose result is float32."""
+    if matrix.dtype == torch.float32:
+        return lambda hidden: functional.linear(hidden, matrix)
+    if matrix.is_cuda:
+        transposed = matrix.t()
+        return lambda hidden: torch.mm(hidden.to(matrix.dtype), transposed, out_dtype=torch.float32)
+    # torch has no bfloat16 product with a float32 result on the CPU. For V=49152, E=576 on two Zen 4 cores, in ms at 1
+    # and 32 rows: packed float16 2.5 / 21, a float32 copy 15 / 58, a copy made block by block each step 14 / 36.
+    packed = pack(matrix)
+    if packed is not None:
+        return packed
+    copy = matrix.float()
+    return lambda hidden: functional.linear(hidden, copy)

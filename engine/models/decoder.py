@@ -8,17 +8,20 @@ layers and near ties among logits do not survive bfloat16.
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 
 from engine.attention.backend import AttentionStep
 from engine.layers.head import LMHead
+from engine.layers.linear import Linear
 from engine.layers.rope import Rotary
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
 from engine.models.parameters import DecoderWeights, LayerWeights, parameter_shapes
 from engine.models.step import StepInputs
 from engine.models.weights import load_weights
-from engine.ops.reference import gated_silu, rms_norm, rotate
+from engine.ops.reference import gated_silu, head_norm, rms_norm, rotate
+
+_PACKED_BYTES = 4 << 30
+"""Up to this size of all matrices a second, packed copy for narrow steps is worth its memory."""
 
 
 class Decoder:
@@ -34,52 +37,59 @@ class Decoder:
         self.config = config
         self.weights = weights
         self.dtype = weights.embedding.dtype
+        packed = sum(layer.num_bytes() for layer in weights.layers) <= _PACKED_BYTES
+        self._layers = [_Layer(config, index, layer, packed) for index, layer in enumerate(weights.layers)]
         self._rotary = Rotary(config, weights.embedding.device)
         self._head = LMHead(weights.head)
-        self._num_rotated = config.num_heads + config.num_kv_heads
-        self._num_projected = self._num_rotated + config.num_kv_heads
-        self._scale = config.head_dim**-0.5
 
     def forward(self, inputs: StepInputs) -> torch.Tensor:
         """Computes the step, writing K and V, and returns logits [R, V] float32."""
         with torch.inference_mode():
             cos, sin = self._rotary.angles(inputs.positions)
             hidden = self.weights.embedding.index_select(0, inputs.token_ids).float()
-            for index, layer in enumerate(self.weights.layers):
-                normed = rms_norm(hidden, layer.input_norm, self.config.norm_eps).to(self.dtype)
-                hidden += self._attend(index, layer, normed, cos, sin, inputs.attention)
-                normed = rms_norm(hidden, layer.post_norm, self.config.norm_eps).to(self.dtype)
-                hidden += functional.linear(gated_silu(functional.linear(normed, layer.gate_up)), layer.down)
+            for layer in self._layers:
+                layer.forward(hidden, cos, sin, inputs.attention)
             rows = hidden.index_select(0, inputs.readout_rows)
             return self._head(rms_norm(rows, self.weights.norm, self.config.norm_eps))
 
-    def _attend(
-        self,
-        index: int,
-        layer: LayerWeights,
-        normed: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        step: AttentionStep,
-    ) -> torch.Tensor:
-        """Projects, rotates, stores K and V, and attends; [T, E] in and out."""
-        num_heads, num_rotated = self.config.num_heads, self._num_rotated
-        projected = functional.linear(normed, layer.qkv, layer.qkv_bias)
-        projected = projected.view(-1, self._num_projected, self.config.head_dim)
+
+class _Layer:
+    """One layer with its products chosen."""
+
+    def __init__(self, config: ModelConfig, index: int, weights: LayerWeights, packed: bool) -> None:
+        self._config = config
+        self._index = index
+        self._weights = weights
+        self._qkv = Linear(weights.qkv, weights.qkv_bias, packed=packed)
+        self._output = Linear(weights.output, packed=packed)
+        self._gate_up = Linear(weights.gate_up, packed=packed)
+        self._down = Linear(weights.down, packed=packed)
+        self._num_rotated = config.num_heads + config.num_kv_heads
+        self._num_projected = self._num_rotated + config.num_kv_heads
+        self._scale = config.head_dim**-0.5
+
+    def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, step: AttentionStep) -> None:
+        """Adds what the layer makes of the residual stream hidden [T, E] float32 to it, in place."""
+        weights, eps = self._weights, self._config.norm_eps
+        attended = self._attend(rms_norm(hidden, weights.input_norm, eps), cos, sin, step)
+        hidden += self._output(attended)
+        normed = rms_norm(hidden, weights.post_norm, eps)
+        hidden += self._down(gated_silu(self._gate_up(normed)))
+
+    def _attend(self, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, step: AttentionStep) -> torch.Tensor:
+        """Projects, rotates, stores K and V, and attends: [T, E] to [T, H * D]."""
+        config, num_rotated, storage = self._config, self._num_rotated, step.storage
+        projected = self._qkv(normed).view(-1, self._num_projected, config.head_dim)
         heads = projected[:, :num_rotated]
-        if layer.qk_norm is not None:
-            heads = functional.rms_norm(heads.float(), heads.shape[-1:], eps=self.config.norm_eps) * layer.qk_norm
-        rotated = rotate(heads, cos, sin).to(self.dtype)
-        step.storage.write(index, rotated[:, num_heads:], projected[:, num_rotated:], step.slots)
+        if self._weights.qk_norm is not None:
+            heads = head_norm(heads, self._weights.qk_norm, config.norm_eps)
+        rotated = rotate(heads, cos, sin).to(storage.dtype)
+        storage.write(self._index, rotated[:, config.num_heads :], projected[:, num_rotated:], step.slots)
+        query = rotated[:, : config.num_heads]
         attended = step.backend.run(
-            index,
-            rotated[:, :num_heads],
-            step.storage,
-            step.plan,
-            scale=self._scale,
-            sliding_window=self.config.sliding_window,
+            self._index, query, storage, step.plan, scale=self._scale, sliding_window=config.sliding_window
         )
-        return functional.linear(attended.reshape(normed.shape[0], -1), layer.output)
+        return attended.reshape(normed.shape[0], -1)
 
 
 def load_model(checkpoint: Checkpoint, *, device: torch.device | str, dtype: torch.dtype) -> Decoder:

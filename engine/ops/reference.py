@@ -23,6 +23,20 @@ def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Te
     return functional.rms_norm(hidden, weight.shape, weight, eps)
 
 
+def head_norm(heads: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Scales each head to unit mean square, each by its own weight.
+
+    Args:
+        heads: [T, H, D].
+        weight: [H, D] float32.
+        eps: Added to the mean square.
+
+    Returns:
+        [T, H, D] float32.
+    """
+    return functional.rms_norm(heads.float(), heads.shape[-1:], eps=eps).mul_(weight)
+
+
 def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Applies rotary positions (arXiv 2104.09864), halves of a head paired as Hugging Face does.
 
