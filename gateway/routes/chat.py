@@ -42,7 +42,7 @@ async def create_chat_completion(request: Request, services: ServicesDep) -> Res
         metrics=services.metrics,
         prompt_param="messages",
     )
-    head = Head(prefix="chatcmpl", model=model, fingerprint=info.fingerprint)
+    head = Head.new("chatcmpl", model=model, fingerprint=info.fingerprint)
     if body.stream:
         return stream(services, work, ChatChunks(head, body, prompt_ids))
     choices = await collect(request, work)

@@ -36,7 +36,7 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
         metrics=services.metrics,
         prompt_param="prompt",
     )
-    head = Head(prefix="cmpl", model=model, fingerprint=info.fingerprint)
+    head = Head.new("cmpl", model=model, fingerprint=info.fingerprint)
     if body.stream:
         return stream(services, work, CompletionChunks(head, body, prompts))
     choices = await collect(request, work)

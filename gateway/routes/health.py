@@ -8,14 +8,14 @@ from fastapi import APIRouter, Response
 
 from gateway.errors import NotReady
 from gateway.routes.answering import json_response
+from gateway.routes.reading import readable
 from gateway.services import ServicesDep
 from gateway.telemetry import CONTENT_TYPE
 
 router = APIRouter()
-READ = ["GET", "HEAD"]
 
 
-@router.api_route("/health", methods=READ)
+@readable(router, "/health")
 async def health(services: ServicesDep) -> Response:
     """200 while an engine is there."""
     if not services.runtime.is_ready:
@@ -23,7 +23,7 @@ async def health(services: ServicesDep) -> Response:
     return json_response({"status": "ok"})
 
 
-@router.api_route("/ready", methods=READ)
+@readable(router, "/ready")
 async def ready(services: ServicesDep) -> Response:
     """200 if a request sent now would be taken: an engine is there and nobody has asked to shut down."""
     if not services.is_ready:
@@ -32,13 +32,13 @@ async def ready(services: ServicesDep) -> Response:
     return json_response({"status": "ready"})
 
 
-@router.api_route("/version", methods=READ)
+@readable(router, "/version")
 async def show_version() -> Response:
     """The version of this server."""
     return json_response({"version": version("wye")})
 
 
-@router.api_route("/metrics", methods=READ)
+@readable(router, "/metrics")
 async def metrics(services: ServicesDep) -> Response:
     """All metrics in Prometheus' text format."""
     return Response(services.metrics.expose(), media_type=CONTENT_TYPE)

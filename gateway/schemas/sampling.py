@@ -59,7 +59,7 @@ class SamplingFields(WireModel):
         logit_bias: By token id; values beyond -100..100 are clamped.
         truncate_prompt_tokens: Keep this many last prompt tokens; -1 keeps what fits.
         cache_salt: Prefix pages are shared only with requests of the same salt.
-        request_id: A label for logs; never the key of anything.
+        request_id: Accepted as a label; never the key of anything.
         return_token_ids: Add token ids to the answer.
         return_tokens_as_token_ids: Spell tokens in logprobs as `token_id:N`.
     """

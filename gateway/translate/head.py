@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -13,21 +13,21 @@ class Head:
     """Identity of one answer.
 
     Attributes:
-        prefix: What its id begins with: `chatcmpl` or `cmpl`.
+        id: Unique; begins with `chatcmpl-` or `cmpl-`.
+        created: Unix time in seconds.
         model: The name the client asked for.
         fingerprint: Of the model's weights and configuration.
-        id: Unique.
-        created: Unix time in seconds.
     """
 
-    prefix: str
+    id: str
+    created: int
     model: str
     fingerprint: str
-    id: str = field(init=False)
-    created: int = field(default_factory=lambda: int(time.time()))
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "id", f"{self.prefix}-{uuid.uuid4().hex}")
+    @classmethod
+    def new(cls, prefix: str, *, model: str, fingerprint: str) -> Head:
+        """Identity of an answer that begins now."""
+        return cls(id=f"{prefix}-{uuid.uuid4().hex}", created=int(time.time()), model=model, fingerprint=fingerprint)
 
     def body(self, kind: str) -> dict[str, Any]:
         """The common fields of an object of that kind."""

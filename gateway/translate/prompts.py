@@ -57,6 +57,8 @@ async def encode_messages(
     if text.chat_template is None:
         raise BadRequest("This model has no chat template; use /v1/completions.", "messages")
     messages = [message.for_template() for message in fields.messages]
+    if not text.chat_template.uses("developer"):
+        messages = [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
     tools = [tool.for_template() for tool in fields.tools] or None
     kwargs = {**(variables or {}), **fields.chat_template_kwargs}
     try:

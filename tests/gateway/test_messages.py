@@ -120,11 +120,19 @@ async def test_parts_the_model_cannot_take_are_refused_by_name(
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-async def test_every_role_reaches_the_template(
+async def test_a_developer_is_a_system_where_the_template_knows_no_developer(
     client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel, role: str
 ) -> None:
     await whole(client, chat(messages=[{"role": role, "content": "be brief"}, user("hi")]))
-    assert prompt_of(engine, model).startswith(f"<|begin|>{role}\nbe brief<|end|>")
+    assert prompt_of(engine, model).startswith("<|begin|>system\nbe brief<|end|>")
+
+
+async def test_a_template_that_knows_developers_sees_them() -> None:
+    model = text_model(template="{{ messages[0].role }}{# developer #}")
+    engine = ScriptedEngine(model, repeats(40))
+    async with scripted_client(engine, model) as client:
+        await whole(client, chat(messages=[{"role": "developer", "content": "be brief"}]))
+    assert prompt_of(engine, model) == "developer"
 
 
 async def test_the_last_message_is_continued_on_request(
