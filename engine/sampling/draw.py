@@ -103,8 +103,7 @@ class TokenDraw:
         """
         out, scratch = self._buffers(len(logits))
         noise = fill_noise(out, scratch, self._hashes, keys)
-        cost = out.view(torch.float32).copy_(scratch)
-        cost.addcmul_(logits, temperature.reciprocal(), value=-1 / _NATS_PER_STEP)
+        cost = _costs(noise, logits, temperature, out.view(torch.float32))
         return _best_of_blocks(logits, temperature, noise, _by_block(cost, torch.amin), _FEW_BLOCKS)
 
     def _buffers(self, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,6 +125,18 @@ def _by_block(values: torch.Tensor, reduce: Callable[..., torch.Tensor]) -> torc
 def _block_ids(blocks: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """The token ids [R, ..., B] of blocks [R, ...]; a short block repeats the last token."""
     return (blocks * _BLOCK + torch.arange(_BLOCK)).clamp_max_(vocab_size - 1)
+
+
+def _costs(noise: torch.Tensor, logits: torch.Tensor, temperature: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Writes to `out` [R, V] float32 what falls as the upper bound of a token's score rises."""
+    out.copy_(noise.view(torch.int32))
+    return out.addcmul_(logits, temperature.reciprocal(), value=-1 / _NATS_PER_STEP)
+
+
+def _greatest_cost(score: torch.Tensor) -> torch.Tensor:
+    """A token that costs more than this has less than `score`."""
+    slack = score.abs().mul_(1e-6).add_(1e-3)  # float32 rounding of the bound
+    return (score - slack + _BIAS_NATS).div_(-_NATS_PER_STEP)
 
 
 def _best_of_blocks(
@@ -152,9 +163,7 @@ def _best_of_blocks(
     best_ids = ids.gather(1, place).squeeze(1)
     if num_blocks == floors.shape[1]:
         return best_ids
-    slack = best.abs().mul_(1e-6).add_(1e-3)  # float32 rounding of the bound
-    limit = (best - slack + _BIAS_NATS).div_(-_NATS_PER_STEP)
-    for lane in (least[:, -1:] <= limit).squeeze(1).nonzero().flatten().tolist():
+    for lane in (least[:, -1:] <= _greatest_cost(best)).squeeze(1).nonzero().flatten().tolist():
         row = slice(lane, lane + 1)
         best_ids[row] = _best_of_blocks(logits[row], temperature[row], noise[row], floors[row], num_blocks * 8)
     return best_ids

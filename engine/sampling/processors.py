@@ -3,7 +3,7 @@
 A token that parameters forbid gets `BANNED`, one that a mask excludes gets -inf: where nothing else is left, a
 forbidden token inside the mask is chosen rather than one outside.
 
-Letters: R lanes, V vocabulary, W words of a bit mask, G lanes of a group, H places of history.
+Letters: R lanes, V vocabulary, W words of a bit mask.
 """
 
 from __future__ import annotations
@@ -31,6 +31,36 @@ def sanitize(logits: torch.Tensor) -> None:
     torch.nan_to_num_(logits, nan=-math.inf, posinf=-BANNED, neginf=-math.inf)
 
 
+def process_logits(
+    logits: torch.Tensor,
+    plan: BatchPlan,
+    state: SamplerState,
+    num_outputs: Sequence[int],
+    token_masks: Sequence[torch.Tensor | None],
+) -> None:
+    """Applies everything that comes before the choice, in the order that `SamplingParams` states.
+
+    Args:
+        logits: [R, V] float32, contiguous, without NaN, changed.
+        plan: What the lanes use.
+        state: Their rows.
+        num_outputs: Output tokens of each lane.
+        token_masks: [W] int32 of each lane, or None.
+    """
+    if plan.penalties is not None:
+        apply_penalties(logits, plan.penalties, state, num_outputs)
+    if plan.bias is not None:
+        add_bias(logits, plan.bias)
+    if plan.bans is not None:
+        ban(logits, plan.bans.index)
+    if plan.early_stops:
+        ban_early_stops(logits, plan, num_outputs)
+    for lane in plan.bad_words:
+        ban_bad_words(logits[lane], plan.lanes[lane], state, num_outputs[lane])
+    for lane, mask in _masks(plan, token_masks).items():
+        exclude_by_mask(logits[lane], mask.to(state.device, non_blocking=True))
+
+
 def apply_penalties(logits: torch.Tensor, group: PenaltyGroup, state: SamplerState, num_outputs: Sequence[int]) -> None:
     """Repetition penalty (arXiv 1909.05858), then presence and frequency penalties.
 
@@ -51,7 +81,7 @@ def apply_penalties(logits: torch.Tensor, group: PenaltyGroup, state: SamplerSta
     counts = state.counts.rows.view(-1)[ids + group.counts_slots[:, None] * state.vocab_size]
     index = ids + group.index[:, None] * state.vocab_size
     values = logits.view(-1)[index]
-    repeated = torch.where(values > 0, values / group.repetition, values * group.repetition).clamp_(BANNED, -BANNED)
+    repeated = torch.where(values > 0, values / group.repetition, values * group.repetition).clamp_max_(-BANNED)
     values = torch.where(counts > 0, repeated, values)
     in_output = counts >> 1
     values = values - in_output * group.frequency - (in_output > 0) * group.presence
@@ -99,14 +129,22 @@ def _ban_if_ends(row: torch.Tensor, tail: torch.Tensor, word: BadWord) -> None:
     target.copy_(torch.where((tail == word.prefix).all(), BANNED, target))
 
 
-def exclude_by_mask(logits: torch.Tensor, masks: torch.Tensor) -> None:
+def _masks(plan: BatchPlan, token_masks: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
+    """By lane, what its own parameters and its mask of this step both allow."""
+    masks = {lane: allowed for lane in plan.allowed if (allowed := plan.lanes[lane].allowed) is not None}
+    for lane, mask in enumerate(token_masks):
+        if mask is not None:
+            masks[lane] = masks[lane] & mask.to(masks[lane].device, non_blocking=True) if lane in masks else mask
+    return masks
+
+
+def exclude_by_mask(row: torch.Tensor, mask: torch.Tensor) -> None:
     """Excludes tokens whose bit is 0.
 
     Args:
-        logits: [G, V] float32, changed. What stays is at least `BANNED`, so an allowed token beats an excluded one
-            even where the model gave it -inf.
-        masks: [G, W] int32, bit i of word w stands for token 32 * w + i.
+        row: [V] float32, changed. What stays is at least `BANNED`, so an allowed token beats an excluded one even
+            where the model gave it -inf.
+        mask: [W] int32, bit i of word w stands for token 32 * w + i.
     """
-    bits = (masks[:, :, None] >> torch.arange(32, dtype=torch.int32, device=masks.device)) & 1
-    excluded = (bits == 0).flatten(1)[:, : logits.shape[1]]
-    logits.clamp_min_(BANNED).masked_fill_(excluded, -math.inf)
+    bits = (mask[:, None] >> torch.arange(32, dtype=torch.int32, device=mask.device)) & 1
+    row.clamp_min_(BANNED).masked_fill_((bits == 0).flatten()[: len(row)], -math.inf)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.sampling import processors
 from engine.sampling.draw import TokenDraw, first_argmax
 from engine.sampling.logprobs import Logprobs, gather_logprobs
 from engine.sampling.plan import BatchPlan, DrawGroup, LaneGroup, RecordGroup, make_plan
+from engine.sampling.processors import process_logits, sanitize
 from engine.sampling.random import position_keys
 from engine.sampling.state import COUNT_IN_OUTPUT, SamplerState, upload
 from engine.sampling.truncation import Limits, draw_top_k, draw_within, truncate
@@ -82,9 +82,10 @@ class Sampler:
         self._check(logits, lanes)
         plan = self._plan_for([lane.row for lane in lanes])
         logits = logits.contiguous()
-        processors.sanitize(logits)
+        sanitize(logits)
         own_logits = self._keep_for_logprobs(logits, plan, lanes)
-        self._process(logits, plan, lanes)
+        num_outputs = [lane.num_output for lane in lanes]
+        process_logits(logits, plan, self._state, num_outputs, [lane.token_mask for lane in lanes])
         token_ids = self._choose(logits, plan, lanes)
         self._remember(token_ids, plan, lanes)
         return SampledTokens(token_ids, self._report(own_logits, token_ids, plan))
@@ -114,33 +115,6 @@ class Sampler:
         rows = plan.logprobs.rows_of(logits)
         changed = plan.changes_logits or not self._on_cpu or any(lane.token_mask is not None for lane in lanes)
         return rows.clone() if changed else rows
-
-    def _process(self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane]) -> None:
-        num_outputs = [lane.num_output for lane in lanes]
-        if plan.penalties is not None:
-            processors.apply_penalties(logits, plan.penalties, self._state, num_outputs)
-        if plan.bias is not None:
-            processors.add_bias(logits, plan.bias)
-        if plan.bans is not None:
-            processors.ban(logits, plan.bans.index)
-        if plan.early_stops:
-            processors.ban_early_stops(logits, plan, num_outputs)
-        for lane in plan.bad_words:
-            processors.ban_bad_words(logits[lane], plan.lanes[lane], self._state, num_outputs[lane])
-        self._exclude(logits, plan, lanes)
-
-    def _exclude(self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane]) -> None:
-        masks: dict[int, torch.Tensor] = {}
-        for index in plan.allowed:
-            allowed = plan.lanes[index].allowed
-            assert allowed is not None
-            masks[index] = allowed
-        for index, lane in enumerate(lanes):
-            if lane.token_mask is not None:
-                mask = lane.token_mask.to(self._state.device, non_blocking=True)
-                masks[index] = masks[index] & mask if index in masks else mask
-        for index, mask in masks.items():
-            processors.exclude_by_mask(logits[index : index + 1], mask[None])
 
     def _choose(self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane]) -> torch.Tensor:
         tokens = torch.empty(len(lanes), dtype=torch.int64, device=self._state.device)

@@ -144,11 +144,14 @@ def _probabilities(logits: torch.Tensor, temperature: torch.Tensor, lanes: list[
 def _before_if_dropped(
     row: torch.Tensor, probs: torch.Tensor | None, token: int, params: SamplingParams
 ) -> torch.Tensor | None:
-    """Which tokens [V] come before one that is not kept; None if it is kept."""
+    """Which tokens [V] come before one that is not kept, at least one; None if it is kept."""
     value = row[token]
     before = row > value
     torch.ge(row[:token], value, out=before[:token])
-    if 0 < params.top_k <= int(before.count_nonzero()):
+    num_before = int(before.count_nonzero())
+    if num_before == 0:
+        return None
+    if 0 < params.top_k <= num_before:
         return before
     if probs is not None:
         total = probs.topk(params.top_k).values.sum() if 0 < params.top_k < len(row) else 1.0

@@ -123,7 +123,8 @@ def kept(logits: Floats32, params: SamplingParams) -> tuple[list[int], float]:
         order = order[: int((mass < params.top_p).sum()) + 1]
     if params.min_p > 0.0:
         tail = ratio[: len(order)]
-        margin = min(margin, float(np.abs(tail - params.min_p)[1:].min(initial=1.0)))
+        rest = tail[tail < 1]  # equals of the likeliest are 1 in any arithmetic
+        margin = min(margin, float(np.abs(rest - params.min_p).min(initial=1.0)))
         order = [token_id for token_id, one in zip(order, tail, strict=True) if one >= params.min_p]
     return order, margin
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.sampling.draw import TokenDraw, first_argmax
-from engine.sampling.random import position_keys, stream_key
+from engine.sampling.draw import TokenDraw, _costs, _greatest_cost, first_argmax
+from engine.sampling.random import fill_noise, position_keys, stream_key, token_hashes
 from tests.engine.sampling.reference import gumbel_noise
 
 CPU = torch.device("cpu")
@@ -65,6 +65,23 @@ def test_both_forms_draw_alike_over_a_real_vocabularys_size() -> None:
         keys = keys_of(4, seed=int(spread))
         bounded = draw._draw_bounded(logits, temperature[:, None], keys)
         assert torch.equal(bounded, draw._draw_direct(logits, temperature[:, None], keys))
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.7, 1.0, 2.0])
+def test_the_bound_of_a_score_is_never_below_it_nor_far_above(temperature: float) -> None:
+    size = 200_000
+    keys, temperatures = keys_of(2), torch.full((2, 1), temperature)
+    logits = torch.randn((2, size), generator=torch.Generator().manual_seed(0)) * 8
+    out, scratch = torch.empty((2, size), dtype=torch.int32), torch.empty((2, size), dtype=torch.int32)
+    costs = _costs(
+        fill_noise(out, scratch, token_hashes(size, CPU), keys), logits, temperatures, torch.empty((2, size))
+    )
+    scores = TokenDraw(size, CPU).score(logits, torch.arange(size).repeat(2, 1), temperatures, keys)
+    assert (costs <= _greatest_cost(scores)).all()
+    high_noise = scores - logits / temperatures > 5
+    assert high_noise.any()
+    far_above = _greatest_cost(scores - 0.1 - 1e-6 * scores.abs())
+    assert (costs > _greatest_cost(scores + 0.1) - (far_above - _greatest_cost(scores)))[high_noise].all()
 
 
 def test_a_wide_batch_is_drawn_in_parts_that_do_not_matter() -> None:

@@ -43,7 +43,7 @@ params = st.builds(
     max_tokens=st.just(1),
     temperature=st.floats(0.05, 2.0),
     top_k=st.sampled_from([0, 0, 1, 2, 5, 50, 1000]),
-    top_p=st.sampled_from([1.0, 1.0, 0.05, 0.5, 0.9, 0.99]),
+    top_p=st.sampled_from([1.0, 1.0, 1e-300, 0.05, 0.5, 0.9, 0.99]),
     min_p=st.sampled_from([0.0, 0.0, 0.01, 0.3, 1.0]),
 )
 
