@@ -62,7 +62,7 @@ def _fill(checkpoint: Checkpoint, name: str, tensor: torch.Tensor, place: Destin
         )
     place.view.copy_(tensor)
     # One NaN or infinity reaches every logit; the sum carries it and is cheaper than a test of each element.
-    if not torch.isfinite(place.view.sum(dtype=torch.float32)):
+    if not torch.isfinite(place.view.sum()):
         raise ModelLoadError(f"{checkpoint.describe(name)} holds values that are not finite")
 
 

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 
 from engine.errors import ModelLoadError
-from engine.text.gguf_metadata import read_metadata
+from engine.gguf_metadata import read_metadata
 from engine.text.hf_tokenizer import TokenizerParts
 from engine.text.pre_tokenizers import pre_tokenizer_named
 

@@ -16,7 +16,7 @@ from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from engine.errors import ModelLoadError
-from engine.text.gguf_metadata import read_metadata
+from engine.gguf_metadata import read_metadata
 from engine.text.gguf_tokenizer import load_gguf
 from engine.text.pre_tokenizers import pre_tokenizer_named
 from engine.text.tokenizer import Tokenizer

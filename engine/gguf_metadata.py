@@ -1,7 +1,7 @@
 """Reads the key-value head of a GGUF file, and nothing else of it.
 
-`gguf.GGUFReader` makes an array object of every vocabulary entry, which takes seconds; a gateway worker needs only the
-tokenizer's keys, as plain Python values.
+`gguf.GGUFReader` makes an array object of every vocabulary entry, which takes seconds; this gives plain Python values,
+and only those that are wanted. It needs neither numpy nor torch, so that a gateway worker can use it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _SCALARS = {
 }  # fmt: skip
 _MAX_ARRAY = 1 << 26
 
+Buffer = mmap.mmap | memoryview
+
 
 def read_metadata(path: str | Path, wanted: Callable[[str], bool] = lambda _key: True) -> dict[str, Any]:
     """Returns the metadata of a GGUF file (versions 2 and 3) by key.
@@ -40,17 +42,29 @@ def read_metadata(path: str | Path, wanted: Callable[[str], bool] = lambda _key:
         raise ModelLoadError(f"{path}: not a readable GGUF file: {error}") from error
 
 
+def array_end(data: Buffer, start: int) -> int:
+    """Where an array value ends that begins, with the type of its entries, at `start`.
+
+    Raises:
+        ValueError: Its entries are of no known type.
+        struct.error: It runs past the end of the data.
+    """
+    reader = _Reader(data, start)
+    reader.skip(_ARRAY)
+    return reader.at
+
+
 class _Reader:
     """A cursor over the head of the file; all numbers are little-endian."""
 
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, data: Buffer, at: int = 0) -> None:
         self._data = data
-        self._at = 0
+        self.at = at
 
     def metadata(self, wanted: Callable[[str], bool]) -> dict[str, Any]:
         if self._data[:4] != _MAGIC:
             raise ValueError("it does not begin with GGUF")
-        self._at = 4
+        self.at = 4
         version = self._scalar("I")
         if version not in _VERSIONS:
             raise ValueError(f"version {version} is not supported (only {_VERSIONS})")
@@ -63,21 +77,21 @@ class _Reader:
             if wanted(key):
                 values[key] = self._value(kind)
             else:
-                self._skip(kind)
+                self.skip(kind)
         return values
 
     def _scalar(self, code: str) -> Any:
         fmt = "<" + code
-        (value,) = struct.unpack_from(fmt, self._data, self._at)
-        self._at += struct.calcsize(fmt)
+        (value,) = struct.unpack_from(fmt, self._data, self.at)
+        self.at += struct.calcsize(fmt)
         return value
 
     def _string(self) -> bytes:
         length = self._scalar("Q")
-        start, self._at = self._at, self._at + length
-        if self._at > len(self._data):
+        start, self.at = self.at, self.at + length
+        if self.at > len(self._data):
             raise ValueError("a string runs past the end of the file")
-        return self._data[start : self._at]
+        return bytes(self._data[start : self.at])
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:
@@ -99,11 +113,12 @@ class _Reader:
         if kind not in _SCALARS:
             raise ValueError(f"unknown value type {kind}")
         fmt = f"<{length}{_SCALARS[kind]}"
-        values = struct.unpack_from(fmt, self._data, self._at)
-        self._at += struct.calcsize(fmt)
+        values = struct.unpack_from(fmt, self._data, self.at)
+        self.at += struct.calcsize(fmt)
         return list(values)
 
-    def _skip(self, kind: int) -> None:
+    def skip(self, kind: int) -> None:
+        """Steps over a value."""
         if kind == _STRING:
             self._string()
         elif kind != _ARRAY:
@@ -111,28 +126,28 @@ class _Reader:
         else:
             kind, length = self._scalar("I"), self._scalar("Q")
             if kind in _SCALARS:
-                self._at += length * struct.calcsize("<" + _SCALARS[kind])
+                self.at += length * struct.calcsize("<" + _SCALARS[kind])
             elif kind == _STRING:
                 self._skip_strings(length)
             else:
                 for _ in range(length):
-                    self._skip(kind)
+                    self.skip(kind)
 
     def _skip_strings(self, length: int) -> None:
-        data, at, unpack = self._data, self._at, struct.Struct("<Q").unpack_from
+        data, at, unpack = self._data, self.at, struct.Struct("<Q").unpack_from
         for _ in range(length):
             at += 8 + unpack(data, at)[0]
-        self._at = at
+        self.at = at
 
     def _strings(self, length: int) -> list[str]:
         # The hot loop of loading: a hundred thousand tokens and as many merges.
-        data, at, unpack = self._data, self._at, struct.Struct("<Q").unpack_from
+        data, at, unpack = self._data, self.at, struct.Struct("<Q").unpack_from
         strings = []
         for _ in range(length):
             (size,) = unpack(data, at)
             at += 8 + size
             if at > len(data):
                 raise ValueError("a string runs past the end of the file")
-            strings.append(data[at - size : at].decode("utf-8", "replace"))
-        self._at = at
+            strings.append(bytes(data[at - size : at]).decode("utf-8", "replace"))
+        self.at = at
         return strings
