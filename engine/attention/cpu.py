@@ -1,9 +1,12 @@
 """Paged attention on a CPU without copying histories: runs of consecutive pages are read in place.
 
-A lane's context is cut into pieces (`engine.attention.pieces`), each attended to by torch's flash kernel, which also
-returns the logarithm of each row's softmax sum; pieces of one row are merged by these (arXiv 2205.14135, section 3.1).
+A lane's context is cut into pieces (`engine.attention.pieces`); many lanes of one row and a short context are gathered
+and done together (`engine.attention.decode_blocks`), because a call costs more than copying them. Each piece goes
+through torch's flash kernel, which also returns the logarithm of each row's softmax sum; pieces of one row are merged
+by these (arXiv 2205.14135, section 3.1).
 
-Letters: T tokens, H query heads, G key/value heads, R = H / G heads that share one, D head_dim, N rows of a lane.
+Letters: T tokens, H query heads, G key/value heads, R = H / G heads that share one, D head_dim, N rows of a lane,
+B lanes of a block.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from torch.nn import functional
 
 from engine.attention.backend import LaneLayout
-from engine.attention.pieces import LaneWork, Piece, cut_lane
+from engine.attention.decode_blocks import DecodeBlock
+from engine.attention.pieces import Piece
+from engine.attention.step_work import StepWork, cut_step
 from engine.kv.storage import KVStorage
 
-# Positional arguments after the scale-free ones are keyword-only in torch 2.11 to 2.15 alike.
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _NOTHING = -1e30
 """Log-sum of a row that saw nothing yet: low enough to weigh nothing, finite so that no difference is NaN."""
@@ -24,25 +29,21 @@ _NOTHING = -1e30
 
 @dataclass(kw_only=True, slots=True)
 class CpuPlan:
-    """One step, cut into work for each lane once a window is known.
+    """One step, cut into work once a window is known.
 
     Attributes:
         layout: The step.
-        page_size: Of the storage.
-        dtype: Of the storage; masks are added to scores in it.
+        storage: K and V, for its shape and dtype.
     """
 
     layout: LaneLayout
-    page_size: int
-    dtype: torch.dtype
-    by_window: dict[int | None, list[LaneWork]] = field(default_factory=dict)
+    storage: KVStorage
+    by_window: dict[int | None, StepWork] = field(default_factory=dict)
 
-    def lanes(self, window: int | None) -> list[LaneWork]:
-        """Work of every lane that has rows; cut once a step."""
+    def work(self, window: int | None) -> StepWork:
+        """Work of the whole step; cut at the first layer that asks."""
         if window not in self.by_window:
-            lanes = range(len(self.layout.context_lens))
-            cut = [cut_lane(self.layout, lane, self.page_size, window, self.dtype) for lane in lanes]
-            self.by_window[window] = [work for work in cut if work.num_rows]
+            self.by_window[window] = cut_step(self.layout, self.storage, window)
         return self.by_window[window]
 
 
@@ -53,7 +54,7 @@ class CpuBackend:
 
     def plan(self, layout: LaneLayout, storage: KVStorage) -> CpuPlan:
         """Notes the step; lanes are cut at the first layer, which alone knows the window."""
-        return CpuPlan(layout=layout, page_size=storage.page_size, dtype=storage.dtype)
+        return CpuPlan(layout=layout, storage=storage)
 
     def run(
         self,
@@ -66,21 +67,35 @@ class CpuBackend:
         sliding_window: int | None,
     ) -> torch.Tensor:
         """Attends; see `AttentionBackend.run`."""
+        work = plan.work(sliding_window)
         slots = storage.slots(layer)
         keys, values = slots.transpose(1, 2).unsqueeze(1).unbind(0)
         grouped = query.view(query.shape[0], storage.num_kv_heads, -1, storage.head_dim)
-        outputs = []
-        for lane in plan.lanes(sliding_window):
-            if lane.only_run is not None:
-                rows = grouped.narrow(0, lane.first_row, 1)
-                start, length = lane.only_run
-                outputs.append(
-                    _flash(rows, keys.narrow(2, start, length), values.narrow(2, start, length), scale=scale)[0]
-                )
-            else:
-                rows = grouped.narrow(0, lane.first_row, lane.num_rows)
+        outputs = [_attend_block(grouped, slots, block, scale) for block in work.blocks]
+        for lane in work.lanes:
+            rows = grouped.narrow(0, lane.first_row, lane.num_rows)
+            if lane.only_run is None:
                 outputs.append(_attend_pieces(rows, slots, keys, values, lane.pieces, scale))
-        return torch.cat(outputs).view(query.shape)
+            else:
+                start, length = lane.only_run
+                run = keys.narrow(2, start, length), values.narrow(2, start, length)
+                outputs.append(_flash(rows, *run, scale=scale)[0])
+        attended = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        if work.restore is not None:
+            attended = attended.index_select(0, work.restore)
+        return attended.reshape(query.shape)
+
+
+def _attend_block(grouped: torch.Tensor, slots: torch.Tensor, block: DecodeBlock, scale: float) -> torch.Tensor:
+    """Attends a block of B single-row lanes; returns [B, G, R, D]."""
+    num_lanes, context = block.num_lanes, block.context
+    # As rows of one table K and V are gathered by one call; an embedding lookup is torch's fastest gather.
+    gathered = functional.embedding(block.slots, slots.flatten(0, 1).flatten(1))
+    keys, values = gathered.view(2, num_lanes, context, *slots.shape[2:]).transpose(2, 3).unbind(0)
+    attended: torch.Tensor = _flash(
+        grouped.index_select(0, block.rows), keys, values, attn_mask=block.mask, scale=scale
+    )[0]
+    return attended
 
 
 def _attend_pieces(

@@ -51,8 +51,8 @@ class Rotary:
             positions: [T] int64.
 
         Returns:
-            cos [T, 1, 1, D / 2] and sin [T, 1, 2, D / 2] with its first half negated, float32.
+            cos [T, 1, D] and sin [T, 1, D] with its first half negated, float32.
         """
-        angles = positions.float()[:, None, None, None] * self._frequencies
-        sin = angles.sin()
-        return angles.cos(), torch.cat((-sin, sin), dim=2)
+        angles = positions.float()[:, None, None] * self._frequencies
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)

@@ -42,14 +42,14 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
 
     Args:
         heads: [T, H, D] float32 or bfloat16, q and k together.
-        cos: [T, 1, 1, D / 2] float32.
-        sin: [T, 1, 2, D / 2] float32, the first half negated.
+        cos: [T, 1, D] float32.
+        sin: [T, 1, D] float32, the first half negated.
 
     Returns:
         [T, H, D] float32.
     """
-    halves = heads.float().view(*heads.shape[:-1], 2, -1)
-    return torch.addcmul(halves * cos, halves.flip(-2), sin).flatten(-2)
+    exact = heads.float()
+    return torch.addcmul(exact * cos, exact.roll(exact.shape[-1] // 2, -1), sin)
 
 
 def gated_silu(gate_up: torch.Tensor) -> torch.Tensor:
