@@ -18,7 +18,8 @@ from engine.sampling.random import UNIFORM_SCALE, fill_noise, gumbel, token_hash
 
 _BLOCK = 64
 _FEW_BLOCKS = 4
-_CHUNK_ELEMENTS = 2**21
+_CHUNK_ELEMENTS = 2**21  # what stays in a CPU's cache
+_DEVICE_CHUNK_ELEMENTS = 2**24
 _NATS_PER_STEP = math.log(2) * 2.0**-23  # one unit in a float32's bits, as a logarithm
 _BIAS_NATS = (256 - 127 - 31) * math.log(2)  # sign bit, exponent bias and 2**31 of noise bits, as a logarithm
 
@@ -64,7 +65,8 @@ class TokenDraw:
         """
         bounded = self._device.type == "cpu" and self._vocab_size >= _BLOCK
         one = self._draw_bounded if bounded else self._draw_direct
-        rows = max(1, _CHUNK_ELEMENTS // self._vocab_size)
+        chunk = _CHUNK_ELEMENTS if self._device.type == "cpu" else _DEVICE_CHUNK_ELEMENTS
+        rows = max(1, chunk // self._vocab_size)
         starts = range(0, max(1, len(logits)), rows)
         parts = [slice(start, start + rows) for start in starts]
         drawn = [one(logits[part], temperature[part, None], keys[part]) for part in parts]

@@ -60,15 +60,31 @@ def gather_logprobs(logits: torch.Tensor, targets: torch.Tensor, num_top: int) -
 def _gather(logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Logprobs:
     total = logits.logsumexp(dim=-1, keepdim=True)
     chosen = logits.gather(1, targets[:, None])
-    ids = torch.arange(logits.shape[1], device=logits.device)
-    before = (logits > chosen) | ((logits == chosen) & (ids < targets[:, None]))
     top_values, top_ids = _likeliest(logits, num_top)
+    on_cpu = logits.device.type == "cpu"
     return Logprobs(
         chosen=_finite(chosen - total).squeeze(1),
-        rank=before.sum(dim=-1) + 1,
+        rank=_rank_by_looking(logits, targets, top_ids) if on_cpu else _rank_by_counting(logits, targets, chosen),
         top_ids=top_ids,
         top_logprobs=_finite(top_values - total),
     )
+
+
+def _rank_by_counting(logits: torch.Tensor, targets: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    return ((logits > chosen) | ((logits == chosen) & (ids < targets[:, None]))).sum(dim=-1) + 1
+
+
+def _rank_by_looking(logits: torch.Tensor, targets: torch.Tensor, top_ids: torch.Tensor) -> torch.Tensor:
+    """The same without a pass over the rows whose target is among the likeliest."""
+    rank = torch.zeros_like(targets)
+    row, place = (top_ids == targets[:, None]).nonzero(as_tuple=True)
+    rank[row] = place + 1
+    for missing in (rank == 0).nonzero().flatten().tolist():
+        values, target = logits[missing], int(targets[missing])
+        earlier, later = values[:target] >= values[target], values[target:] > values[target]
+        rank[missing] = earlier.count_nonzero() + later.count_nonzero() + 1
+    return rank
 
 
 def _finite(logprobs: torch.Tensor) -> torch.Tensor:

@@ -8,13 +8,14 @@ Letters: R lanes, V vocabulary, W words of a bit mask.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from engine.sampling.plan import BatchPlan, FlatEntries, PenaltyGroup
-from engine.sampling.state import BadWord, RowState, SamplerState
+from engine.sampling.state import BadWord, RowState, SamplerState, upload
 
 BANNED = -1e9
 """Far below any logit, yet finite after every later step."""
@@ -57,8 +58,8 @@ def process_logits(
         ban_early_stops(logits, plan, num_outputs)
     for lane in plan.bad_words:
         ban_bad_words(logits[lane], plan.lanes[lane], state, num_outputs[lane])
-    for lane, mask in _masks(plan, token_masks).items():
-        exclude_by_mask(logits[lane], mask.to(state.device, non_blocking=True))
+    if plan.allowed or any(mask is not None for mask in token_masks):
+        exclude_by_masks(logits, _masks(plan, token_masks))
 
 
 def apply_penalties(logits: torch.Tensor, group: PenaltyGroup, state: SamplerState, num_outputs: Sequence[int]) -> None:
@@ -138,13 +139,28 @@ def _masks(plan: BatchPlan, token_masks: Sequence[torch.Tensor | None]) -> dict[
     return masks
 
 
-def exclude_by_mask(row: torch.Tensor, mask: torch.Tensor) -> None:
+def exclude_by_masks(logits: torch.Tensor, masks: Mapping[int, torch.Tensor]) -> None:
     """Excludes tokens whose bit is 0.
 
     Args:
-        row: [V] float32, changed. What stays is at least `BANNED`, so an allowed token beats an excluded one even
-            where the model gave it -inf.
-        mask: [W] int32, bit i of word w stands for token 32 * w + i.
+        logits: [R, V] float32, changed in the lanes that have a mask. What stays there is at least `BANNED`, so an
+            allowed token beats an excluded one even where the model gave it -inf.
+        masks: [W] int32 by lane, bit i of word w stands for token 32 * w + i.
     """
-    bits = (mask[:, None] >> torch.arange(32, dtype=torch.int32, device=mask.device)) & 1
-    row.clamp_min_(BANNED).masked_fill_((bits == 0).flatten()[: len(row)], -math.inf)
+    lanes = sorted(masks)
+    device = logits.device
+    stacked = torch.stack([masks[lane].to(device, non_blocking=True) for lane in lanes])
+    excluded = _excluded_of_byte(device)[stacked.view(torch.uint8).long()].view(torch.bool)[:, : logits.shape[1]]
+    if lanes[-1] - lanes[0] + 1 == len(lanes):
+        logits[lanes[0] : lanes[-1] + 1].clamp_min_(BANNED).masked_fill_(excluded, -math.inf)
+    else:
+        index = upload(lanes, torch.int64, device)
+        rows = logits.index_select(0, index).clamp_min_(BANNED).masked_fill_(excluded, -math.inf)
+        logits.index_copy_(0, index, rows)
+
+
+@functools.cache
+def _excluded_of_byte(device: torch.device) -> torch.Tensor:
+    """[256] int64: for each byte of a mask, eight bytes that say whether its bits exclude."""
+    bits = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
+    return (bits == 0).view(torch.int64).flatten().to(device)

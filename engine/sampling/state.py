@@ -131,7 +131,7 @@ class SamplerState:
         )
         self._rows[row] = state
         self.version += 1
-        self.last_tokens[row] = (output_ids or prompt_ids)[-1]
+        self.last_tokens[row].fill_((output_ids or prompt_ids)[-1])  # item assignment would wait for the device
         if state.history_slot is not None:
             self._write_history(state.history_slot, [*seen, *output_ids])
         if state.counts_slot is not None:

@@ -37,6 +37,8 @@ def test_rows_agree_with_a_full_sort_of_log_softmax(
     np.testing.assert_allclose(found.chosen, expected[np.arange(num_rows), targets], atol=1e-5)
     ranks = [list(order[row]).index(target) + 1 for row, target in enumerate(targets)]
     assert found.rank.tolist() == ranks
+    on_device, aimed = torch.from_numpy(logits), torch.from_numpy(targets)
+    assert logprobs._rank_by_counting(on_device, aimed, on_device.gather(1, aimed[:, None])).tolist() == ranks
 
 
 @pytest.mark.parametrize(
