@@ -95,8 +95,8 @@ class Sequence:
 
     @property
     def num_pending(self) -> int:
-        """Tokens of the history that no step computes yet."""
-        return self.num_tokens - self.num_scheduled
+        """Tokens of the history that are yet to be given to a step."""
+        return min(self.num_tokens, self.num_to_compute) - self.num_scheduled
 
     @property
     def output_ids(self) -> TokenList[int]:
@@ -112,6 +112,11 @@ class Sequence:
     def max_total(self) -> int:
         """Length at which it ends."""
         return self.num_prompt + self.request.sampling.max_tokens
+
+    @property
+    def num_to_compute(self) -> int:
+        """Tokens whose K and V are ever needed: all but the last output token, or the whole prompt."""
+        return max(self.num_prompt, self.max_total - 1)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

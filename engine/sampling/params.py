@@ -21,7 +21,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     model, before any of this.
 
     Attributes:
-        max_tokens: Output tokens at most, at least 1.
+        max_tokens: Output tokens at most; 0 computes the prompt and draws nothing, for its log-probabilities.
         temperature: 0 is greedy; below 0.01 it counts as greedy too.
         top_p: Smallest set of likeliest tokens whose mass reaches this, 0..1; 0 keeps the likeliest alone.
         top_k: Likeliest tokens kept; 0 means all.
@@ -67,7 +67,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InvalidRequest: Names the first field at fault in `param`.
         """
-        _in_range("max_tokens", self.max_tokens, 1, None)
+        _in_range("max_tokens", self.max_tokens, 0, None)
         _in_range("temperature", self.temperature, 0.0, 2.0)
         _in_range("top_p", self.top_p, 0.0, 1.0)
         _in_range("top_k", self.top_k, 0, None)

@@ -110,7 +110,7 @@ class Scheduler:
         prefilling = [sequence for sequence in self._roster.running if sequence.num_pending > 1]
         num_preempted = 0
         for sequence in decoding + prefilling:
-            if sequence.is_running and sequence.num_tokens < sequence.max_total:
+            if sequence.is_running:
                 num_preempted += self._extend(batch, sequence)
         if not num_preempted:
             self._admit(batch)
@@ -129,6 +129,8 @@ class Scheduler:
                 self._commit(lane, result)
             if result.token_id is not None:
                 events.append(self._accept(lane.sequence, result))
+            elif lane.sequence.num_computed == lane.sequence.max_total:
+                events.append(self._complete_prompt(lane.sequence))
         return events
 
     def fail(self, batch: Batch, error: ErrorReport) -> list[TokenEvent]:
@@ -242,7 +244,7 @@ class Scheduler:
             run=sequence.runs,
             start=start,
             num_tokens=count,
-            samples=stop == sequence.num_tokens,
+            samples=stop == sequence.num_tokens < sequence.max_total,
             feeds_back=sequence.num_in_flight > 0,
             reads_prompt=sequence.wants_prompt_logprobs and start < sequence.num_prompt - 1,
             copies=self.kv.reserve(sequence.table, start, stop),
@@ -297,6 +299,12 @@ class Scheduler:
             event.stop_token_id = result.token_id
         if reason is not None:
             self._end(sequence, reason)
+        return event
+
+    def _complete_prompt(self, sequence: Sequence) -> TokenEvent:
+        """Ends a sequence that was to compute its prompt and draw nothing."""
+        event = self._event(sequence, [], finish_reason=FinishReason.LENGTH)
+        self._end(sequence, FinishReason.LENGTH)
         return event
 
     def _event(

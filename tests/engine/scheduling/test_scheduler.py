@@ -256,6 +256,21 @@ def test_prompt_logprobs_cover_every_position_even_when_the_prompt_is_cached() -
     assert first.num_cached_tokens == 0
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_request_for_no_tokens_scores_its_prompt_and_ends(overlap: bool) -> None:
+    rig = Rig(max_batch_tokens=8, overlap=overlap)
+    rig.scheduler.add(_request("a", list(range(20)), max_tokens=0, prompt_logprobs=0))
+    rig.scheduler.add(_request("b", [5], max_tokens=0, n=2))
+    rig.drain()
+    scored = [event for event in rig.events if event.request_id == "a"]
+    assert len(scored) == 1
+    assert (scored[0].token_ids, scored[0].finish_reason) == ([], FinishReason.LENGTH)
+    assert scored[0].prompt_logprobs is not None
+    assert len(scored[0].prompt_logprobs) == 19
+    assert [event.index for event in rig.events if event.request_id == "b"] == [0, 1]
+    assert rig.scheduler.stats.num_decode_tokens == 0
+
+
 @pytest.mark.parametrize("seed", range(250))
 def test_random_histories_of_joins_leaves_aborts_and_pressure_end_with_an_intact_pool(seed: int) -> None:
     rng = random.Random(seed)
@@ -274,7 +289,7 @@ def test_random_histories_of_joins_leaves_aborts_and_pressure_end_with_an_intact
             request = _request(
                 str(count),
                 prompt,
-                max_tokens=rng.randint(1, 20),
+                max_tokens=rng.randint(0, 20),
                 n=rng.choice([1, 1, 1, 3]),
                 seed=rng.randrange(99),
                 salt=rng.choice(["", "other"]),
