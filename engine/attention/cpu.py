@@ -107,45 +107,42 @@ def _attend_pieces(
     scale: float,
 ) -> torch.Tensor:
     """Attends a lane's rows [N, G, R, D] to all its pieces; returns the same shape."""
-    # Heads of a group go into the batch dimension, where K and V repeat by a stride of 0.
-    query = rows.permute(2, 1, 0, 3)
+    # The heads that share K and V are rows of one product if the lane has one row. Otherwise they go into the batch
+    # dimension, over which K and V repeat by a stride of 0.
+    folded = rows.shape[0] == 1
+    query = rows if folded else rows.permute(2, 1, 0, 3)
     if len(pieces) == 1:
-        return _attend_piece(query, slots, keys, values, pieces[0], scale)[0].permute(2, 1, 0, 3)
-    total = query.new_zeros(query.shape, dtype=torch.float32)
-    log_sum = query.new_full(query.shape[:3], _NOTHING, dtype=torch.float32)
-    for piece in pieces:
-        output, log = _attend_piece(query, slots, keys, values, piece, scale)
-        _merge(total, log_sum, piece, output, log)
-    return total.to(rows.dtype).permute(2, 1, 0, 3)
+        attended, _ = _attend_piece(query, slots, keys, values, pieces[0], scale)
+    else:
+        total = query.new_zeros(query.shape, dtype=torch.float32)
+        log_sum = query.new_full(query.shape[:3], _NOTHING, dtype=torch.float32)
+        for piece in pieces:
+            first, count = (0, query.shape[2]) if folded else (piece.first_row, piece.num_rows)
+            output, log = _attend_piece(query.narrow(2, first, count), slots, keys, values, piece, scale)
+            _merge(total.narrow(2, first, count), log_sum.narrow(2, first, count), output, log)
+        attended = total.to(rows.dtype)
+    return attended if folded else attended.permute(2, 1, 0, 3)
 
 
 def _attend_piece(
     query: torch.Tensor, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, piece: Piece, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attends some rows to one piece: output [R, G, rows, D] and log-sums [R, G, rows] float32."""
+    """Attends query [B, G, rows, D] to one piece: output of the same shape, and log-sums [B, G, rows] float32."""
     if piece.gather is not None:
         keys, values = slots.index_select(1, piece.gather).transpose(1, 2).unsqueeze(1).unbind(0)
     else:
         keys, values = keys.narrow(2, piece.start, piece.length), values.narrow(2, piece.start, piece.length)
     repeat = (query.shape[0], -1, -1, -1)
     output, log = _flash(
-        query.narrow(2, piece.first_row, piece.num_rows),
-        keys.expand(repeat),
-        values.expand(repeat),
-        0.0,
-        piece.causal,
-        attn_mask=piece.mask,
-        scale=scale,
+        query, keys.expand(repeat), values.expand(repeat), 0.0, piece.causal, attn_mask=piece.mask, scale=scale
     )
     if piece.blind is not None:
         log = log.masked_fill(piece.blind, _NOTHING)
-    return output, log
+    return output, log.to(torch.float32)
 
 
-def _merge(total: torch.Tensor, log_sum: torch.Tensor, piece: Piece, output: torch.Tensor, log: torch.Tensor) -> None:
-    """Folds one piece into the running rows, in place."""
-    rows = total.narrow(2, piece.first_row, piece.num_rows)
-    before = log_sum.narrow(2, piece.first_row, piece.num_rows)
-    after = torch.logaddexp(before, log.to(torch.float32))
-    rows.mul_((before - after).exp_().unsqueeze(-1)).addcmul_(output, (log - after).exp_().unsqueeze(-1))
-    before.copy_(after)
+def _merge(total: torch.Tensor, log_sum: torch.Tensor, output: torch.Tensor, log: torch.Tensor) -> None:
+    """Folds the outputs of one piece into the running rows, in place."""
+    after = torch.logaddexp(log_sum, log)
+    total.mul_((log_sum - after).exp_().unsqueeze(-1)).addcmul_(output, (log - after).exp_().unsqueeze(-1))
+    log_sum.copy_(after)

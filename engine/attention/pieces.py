@@ -87,13 +87,14 @@ def cut_lane(layout: LaneLayout, lane: int, page_size: int, window: int | None, 
     mask = layout.masks[lane] if layout.masks else None
     past = context - num_rows
     first = 0 if window is None or mask is not None else max(0, past - window + 1)
-    if num_rows == 1 and mask is None:
-        stretches = list(_stretches(table, page_size, [first, context]))
-        if len(stretches) == 1 and stretches[0].gather is None:
-            only = stretches[0]
-            return LaneWork(first_row=first_row, num_rows=1, only_run=(only.start, only.length), pieces=[])
     if mask is not None:
         pieces = _masked_pieces(_stretches(table, page_size, [0, context]), mask, dtype)
+    elif num_rows == 1:
+        stretches = list(_stretches(table, page_size, [first, context]))
+        only = stretches[0]
+        if len(stretches) == 1 and only.gather is None:
+            return LaneWork(first_row=first_row, num_rows=1, only_run=(only.start, only.length), pieces=[])
+        pieces = [_piece(stretch, range(1), past, False, window, dtype) for stretch in stretches]
     else:
         # Stretches never cross from past to own tokens, nor from positions that all rows see to those that some do.
         all_see = first if window is None else min(context, max(first, context - window))
