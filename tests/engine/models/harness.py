@@ -11,13 +11,19 @@ from engine.attention.backend import AttentionBackend, AttentionStep, LaneLayout
 from engine.attention.select import select_backend
 from engine.kv.storage import KVStorage
 from engine.models.config import ModelConfig
+from engine.models.decoder import Decoder
 from engine.models.step import StepInputs, StepModel
 
 
 def storage_for(
-    config: ModelConfig, *, num_pages: int = 64, page_size: int = 16, dtype: torch.dtype = torch.float32
+    config: ModelConfig,
+    *,
+    num_pages: int = 64,
+    page_size: int = 16,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> KVStorage:
-    """A storage on the CPU for a model, filled with values that must never reach a result."""
+    """A storage for a model, filled with values that must never reach a result."""
     storage = KVStorage(
         num_layers=config.num_layers,
         num_pages=num_pages,
@@ -25,7 +31,7 @@ def storage_for(
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         dtype=dtype,
-        device=torch.device("cpu"),
+        device=torch.device(device),
     )
     for layer in storage.layers:
         layer.fill_(1e4)
@@ -56,16 +62,16 @@ def run_step(model: StepModel, storage: KVStorage, backend: AttentionBackend, wo
         query_starts=starts,
         context_lens=[lane.num_computed + num_rows for lane, num_rows in work],
         block_tables=[lane.pages for lane, _ in work],
-        slots=torch.tensor(slots),
+        slots=torch.tensor(slots, device=storage.device),
     )
     plan = backend.plan(layout, storage)
     step = AttentionStep(backend=backend, plan=plan, storage=storage, slots=layout.slots)
     logits = model.forward(
         StepInputs(
-            token_ids=torch.tensor(token_ids),
-            positions=torch.tensor(positions),
+            token_ids=torch.tensor(token_ids, device=storage.device),
+            positions=torch.tensor(positions, device=storage.device),
             attention=step,
-            readout_rows=torch.arange(len(token_ids)),
+            readout_rows=torch.arange(len(token_ids), device=storage.device),
         )
     )
     for (lane, num_rows), rows in zip(work, torch.split(logits, [num_rows for _, num_rows in work]), strict=True):
@@ -74,7 +80,7 @@ def run_step(model: StepModel, storage: KVStorage, backend: AttentionBackend, wo
 
 
 def run_tokens(
-    model: StepModel,
+    model: Decoder,
     token_ids: Sequence[int],
     *,
     chunks: Sequence[int] | None = None,
@@ -86,8 +92,9 @@ def run_tokens(
     """Runs one history in chunks (all at once by default) and returns the logits of every position, [T, V]."""
     num_pages = -(-len(token_ids) // page_size)
     lane = Lane(token_ids=token_ids, pages=list(range(num_pages)) if pages is None else pages)
-    storage = storage_for(model.config, num_pages=max(lane.pages) + 1, page_size=page_size, dtype=dtype)
-    kernel = select_backend(backend, "cpu")
+    device = model.weights.embedding.device
+    storage = storage_for(model.config, num_pages=max(lane.pages) + 1, page_size=page_size, dtype=dtype, device=device)
+    kernel = select_backend(backend, device)
     for num_rows in chunks or [len(token_ids)]:
         run_step(model, storage, kernel, [(lane, num_rows)])
     return torch.cat(lane.logits)
