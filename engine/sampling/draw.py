@@ -65,12 +65,19 @@ class TokenDraw:
         """
         bounded = self._device.type == "cpu" and self._vocab_size >= _BLOCK
         one = self._draw_bounded if bounded else self._draw_direct
+        drawn = [one(logits[part], temperature[part, None], keys[part]) for part in self.parts(len(logits))]
+        return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+
+    def parts(self, num_rows: int) -> list[slice]:
+        """Rows that scratch memory has room for at once."""
         chunk = _CHUNK_ELEMENTS if self._device.type == "cpu" else _DEVICE_CHUNK_ELEMENTS
         rows = max(1, chunk // self._vocab_size)
-        starts = range(0, max(1, len(logits)), rows)
-        parts = [slice(start, start + rows) for start in starts]
-        drawn = [one(logits[part], temperature[part, None], keys[part]) for part in parts]
-        return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+        return [slice(start, min(start + rows, num_rows)) for start in range(0, max(1, num_rows), rows)]
+
+    def scratch(self, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Two [num_rows, V] float32 tensors of any content, until the next draw; for one of `parts` at most."""
+        out, scratch = self._buffers(num_rows)
+        return out.view(torch.float32), scratch.view(torch.float32)
 
     def score(
         self, logits: torch.Tensor, ids: torch.Tensor, temperature: torch.Tensor, keys: torch.Tensor

@@ -162,5 +162,5 @@ def exclude_by_masks(logits: torch.Tensor, masks: Mapping[int, torch.Tensor]) ->
 @functools.cache
 def _excluded_of_byte(device: torch.device) -> torch.Tensor:
     """[256] int64: for each byte of a mask, eight bytes that say whether its bits exclude."""
-    bits = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
-    return (bits == 0).view(torch.int64).flatten().to(device)
+    bits = torch.arange(256, device=device)[:, None] >> torch.arange(8, device=device)
+    return (bits & 1 == 0).view(torch.int64).flatten()

@@ -20,6 +20,7 @@ from engine.sampling.draw import TokenDraw
 from engine.sampling.params import SamplingParams
 
 _CHUNK_ELEMENTS = 2**24
+_MARGIN = 1e-5  # more than the rounding of a sum of probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +108,13 @@ def draw_within(
         [R] int64.
     """
     tokens = draw.draw(logits, limits.temperature, keys)
-    nucleus = [lane for lane, one in enumerate(params) if one.top_p < 1.0]
-    probs = dict(zip(nucleus, _probabilities(logits, limits.temperature, nucleus), strict=True))
-    for lane, (one, token) in enumerate(zip(params, tokens.tolist(), strict=True)):
-        row, this = logits[lane], slice(lane, lane + 1)
-        while (before := _before_if_dropped(row, probs.get(lane), token, one)) is not None:
-            rest = torch.where(before, row, -math.inf)
-            token = int(draw.draw(rest[None], limits.temperature[this], keys[this]))
-        tokens[lane] = token
+    for part in draw.parts(len(logits)):
+        kept = _surely_kept(
+            logits[part], tokens[part], limits[part], params[part], draw.scratch(part.stop - part.start)
+        )
+        for lane in (part.start + (~kept).nonzero().flatten()).tolist():
+            this = slice(lane, lane + 1)
+            tokens[lane] = _settle(draw, logits[lane], int(tokens[lane]), limits[this], keys[this], params[lane])
     return tokens
 
 
@@ -135,10 +135,47 @@ def _num_kept(values: torch.Tensor, limits: Limits) -> torch.Tensor:
     return (in_top_k & missing & likely).sum(dim=-1, keepdim=True).clamp_min_(1)
 
 
-def _probabilities(logits: torch.Tensor, temperature: torch.Tensor, lanes: list[int]) -> torch.Tensor:
-    if len(lanes) < len(logits):
-        logits, temperature = logits[lanes], temperature[lanes]
-    return (logits / temperature[:, None]).softmax(dim=-1)
+def _surely_kept(
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+    limits: Limits,
+    params: Sequence[SamplingParams],
+    scratch: tuple[torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    """Which tokens [R] bool are in their part whatever rounding and equals do: nearly all, in few passes.
+
+    What is left over is settled lane by lane, so that no choice hangs on how a batch's sums are rounded.
+    """
+    temperature = limits.temperature[:, None]
+    values = logits.gather(1, tokens[:, None])
+    kept = torch.ones_like(tokens, dtype=torch.bool)
+    if any(one.min_p > 0.0 for one in params):
+        lead = (values - logits.amax(dim=-1, keepdim=True)).div_(temperature).squeeze(1)
+        kept &= lead >= limits.min_p.log() + _MARGIN
+    if all(one.top_k == 0 and one.top_p == 1.0 for one in params):
+        return kept
+    not_after, probs = scratch
+    has_top_p = any(one.top_p < 1.0 for one in params)
+    if has_top_p:
+        torch.softmax(torch.div(logits, temperature, out=not_after), dim=-1, out=probs)
+    torch.ge(logits, values, out=not_after)
+    kept &= not_after.sum(dim=-1) <= limits.top_k
+    if has_top_p:
+        before = not_after.mul_(probs).sum(dim=-1) - probs.gather(1, tokens[:, None]).squeeze(1)
+        # With top_k, mass counts within the top_k: unknown here.
+        kept &= limits.top_p.isinf() | ((before < limits.top_p - _MARGIN) & (limits.top_k == logits.shape[1]))
+    return kept
+
+
+def _settle(
+    draw: TokenDraw, row: torch.Tensor, token: int, limits: Limits, keys: torch.Tensor, params: SamplingParams
+) -> int:
+    """Draws again and again, each time from what comes before the last token, until one is kept."""
+    probs = (row / limits.temperature).softmax(dim=-1) if params.top_p < 1.0 else None
+    while (before := _before_if_dropped(row, probs, token, params)) is not None:
+        rest = torch.where(before, row, -math.inf)
+        token = int(draw.draw(rest[None], limits.temperature, keys))
+    return token
 
 
 def _before_if_dropped(
