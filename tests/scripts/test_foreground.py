@@ -28,7 +28,9 @@ while True:
 
 
 @pytest.fixture
-def makefile(tmp_path: Path) -> Path:
+def makefile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # of the `make test` that runs us
+        monkeypatch.delenv(name, raising=False)
     return tmp_path / "Makefile"
 
 
@@ -40,7 +42,7 @@ def write_makefile(makefile: Path, *, code: int = 0) -> None:
 
 def run_in_terminal(makefile: Path, *, number: int | None) -> tuple[int, str]:
     """Runs `make` in a terminal of its own; sends it a signal, or None for the Ctrl-C key. Returns code and output."""
-    session = TerminalSession(["make", "-f", str(makefile), "run"])
+    session = TerminalSession(["make", "--no-print-directory", "-f", str(makefile), "run"])
     session.wait_for("running")
     if number is None:
         session.press(CTRL_C)
@@ -73,7 +75,7 @@ def test_a_killed_make_takes_the_program_with_it(makefile: Path) -> None:
 def test_without_a_terminal_the_program_takes_the_place_of_the_script(makefile: Path) -> None:
     write_makefile(makefile)
     process = subprocess.Popen(
-        ["make", "-f", str(makefile), "run"],
+        ["make", "--no-print-directory", "-f", str(makefile), "run"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
