@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Library
 
 from engine.client import validate_request
 from engine.errors import EngineError, EngineStopped
+from engine.messages import Submit, decode_command, encode
 from engine.request import EngineInfo, FinishReason, GenerateRequest, GenerationDefaults, TokenEvent, TokenLogprob
 from engine.stats import EngineStats
 from engine.text.chat_template import ChatTemplate
@@ -238,6 +239,8 @@ class ScriptedEngine:
         if self.refusal is not None:
             raise self.refusal
         validate_request(request, self.info)
+        # What cannot cross to an engine process must fail here too.
+        assert decode_command(encode(Submit(request))) == Submit(request)
         self.requests.append(request)
         stream = ScriptedStream(self, request)
         self.streams[request.request_id] = stream

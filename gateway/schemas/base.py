@@ -1,10 +1,13 @@
-"""What all wire models share: null means omitted, wrong types are refused with the field's path, extra fields pass."""
+"""What all wire models share: null means omitted, wrong types are refused with the field's path, extra fields pass.
+
+Every integer of a request is bounded by one of the types here: nothing larger than 64 bits gets past validation.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic_core
@@ -14,7 +17,15 @@ from gateway.errors import BadRequest, UnsupportedParameter
 
 log = logging.getLogger(__name__)
 
-Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+INT64_MAX = 2**63 - 1
+Int64 = Annotated[int, Field(ge=-(2**63), le=INT64_MAX)]
+Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
+PositiveCount = Annotated[int, Field(ge=1, le=INT64_MAX)]
+
+MAX_TOKEN_ID = 2**31 - 1
+"""No vocabulary is larger; whether the model's own has an id is looked up later."""
+
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 """JSON can spell numbers beyond a double (`1e999`); those are refused too."""
 
@@ -55,7 +66,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
     """Decodes a request body: strict JSON, at most 200 levels deep, no NaN or Infinity, no lone surrogates.
 
     Raises:
-        BadRequest: It is no JSON object; for a lone surrogate `param` is the path of the string.
+        BadRequest: It is no JSON object; for NaN, Infinity and lone surrogates `param` is the path of the first.
     """
     try:
         data = pydantic_core.from_json(body, allow_inf_nan=False)
@@ -99,23 +110,43 @@ def _field_error(error: ValidationError) -> BadRequest:
     return BadRequest(f"Invalid '{path}': {first['msg']}.", path, code)
 
 
+class _NoNumber:
+    """Stands for a NaN or Infinity in leniently parsed JSON."""
+
+    def __init__(self, literal: str) -> None:
+        self.literal = literal
+
+
 def _json_error(body: bytes, reason: str) -> BadRequest:
-    # The strict parser stops at a lone surrogate without saying in which string; a lenient second pass finds it.
+    # The strict parser stops at NaN or a lone surrogate without saying in which field; a lenient second pass finds it.
     try:
-        path = _surrogate_path(json.loads(body))
+        fault = next(_faults(json.loads(body, parse_constant=_NoNumber)), None)
     except (ValueError, RecursionError):
-        path = None
-    if path is not None:
-        return BadRequest(f"'{path}' holds an unpaired surrogate, which is not valid text.", path)
-    return BadRequest(f"The request body is not valid JSON: {reason}.", code="invalid_json")
+        fault = None
+    if fault is None or not fault[0]:
+        return BadRequest(f"The request body is not valid JSON: {reason}.", code="invalid_json")
+    path, complaint = fault
+    return BadRequest(f"Invalid '{path}': {complaint}.", path)
 
 
-def _surrogate_path(value: object, path: str = "") -> str | None:
-    if isinstance(value, str):
-        return path if any("\ud800" <= char <= "\udfff" for char in value) else None
-    items: list[tuple[str, object]] = []
-    if isinstance(value, dict):
-        items = [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
+def _faults(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Path and complaint of whatever only a lenient parser takes, in the order of the text."""
+    if isinstance(value, _NoNumber):
+        yield path, f"{value.literal} is no JSON number"
+    elif isinstance(value, str):
+        if not _is_text(value):
+            yield path, "it holds an unpaired surrogate, which is not valid text"
     elif isinstance(value, list):
-        items = [(f"{path}[{position}]", item) for position, item in enumerate(value)]
-    return next((found for at, item in items if (found := _surrogate_path(item, at)) is not None), None)
+        for position, item in enumerate(value):
+            yield from _faults(item, f"{path}[{position}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            shown = key.encode("utf-8", "backslashreplace").decode()
+            at = f"{path}.{shown}" if path else shown
+            if not _is_text(key):
+                yield at, "its name holds an unpaired surrogate, which is not valid text"
+            yield from _faults(item, at)
+
+
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in value)

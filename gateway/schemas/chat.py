@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine.text.chat_template import RESERVED
-from gateway.schemas.base import WireModel
+from gateway.schemas.base import PositiveCount, WireModel
 from gateway.schemas.messages import Message
 from gateway.schemas.sampling import MAX_TOP_LOGPROBS, SamplingFields
 from gateway.schemas.tools import Tool
@@ -74,8 +74,8 @@ class ChatRequest(TemplateFields, SamplingFields):
         "web_search_options": (),
     }
 
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: PositiveCount | None = None
+    max_tokens: PositiveCount | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=-1, le=MAX_TOP_LOGPROBS)] = 0
     tool_choice: str | dict[str, Any] | None = None

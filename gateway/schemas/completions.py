@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from gateway.schemas.base import MAX_TOKEN_ID, Count
 from gateway.schemas.sampling import MAX_TOP_LOGPROBS, SamplingFields
 
 DEFAULT_MAX_TOKENS = 16
@@ -16,28 +17,37 @@ Prompt = str | list[int]
 
 
 def _as_prompts(value: object) -> list[Prompt]:
-    """Turns the four forms of `prompt` into a list of prompts."""
+    """Turns the four forms of `prompt` into a list of prompts; the first item says which form it is."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list):
-        raise PydanticCustomError("prompt_type", "it must be a string, token ids, or a list of either")
+        raise _bad_prompt("it must be a string, token ids, or a list of either")
     if not value:
-        raise PydanticCustomError("empty_prompt", "it must not be empty")
-    if _are_ids(value):
-        return [value]
-    if all(isinstance(item, str) for item in value):
-        return list(value)
+        raise _bad_prompt("it must not be empty")
+    kind = type(value[0])
     for position, item in enumerate(value):
-        if not isinstance(item, list) or not _are_ids(item):
-            message = "it must be of the same kind as its neighbours: strings, token ids, or lists of token ids"
-            raise PydanticCustomError("prompt_type", message, {"at": f"[{position}]"})
-        if not item:
-            raise PydanticCustomError("empty_prompt", "it must not be empty", {"at": f"[{position}]"})
+        if type(item) is not kind or kind not in (str, int, list):
+            reason = "it must be of the same kind as its neighbours: strings, token ids, or lists of token ids"
+            raise _bad_prompt(reason, f"[{position}]")
+    if kind is int:
+        _check_ids(value, "")
+        return [value]
+    if kind is list:
+        for position, ids in enumerate(value):
+            _check_ids(ids, f"[{position}]")
     return list(value)
 
 
-def _are_ids(items: list[object]) -> bool:
-    return all(type(item) is int for item in items)
+def _check_ids(ids: list[object], at: str) -> None:
+    if not ids:
+        raise _bad_prompt("it must not be empty", at)
+    for position, item in enumerate(ids):
+        if type(item) is not int or not 0 <= item <= MAX_TOKEN_ID:
+            raise _bad_prompt("it must be a token id", f"{at}[{position}]")
+
+
+def _bad_prompt(reason: str, at: str = "") -> PydanticCustomError:
+    return PydanticCustomError("prompt", reason, {"at": at})
 
 
 class CompletionRequest(SamplingFields):
@@ -53,7 +63,7 @@ class CompletionRequest(SamplingFields):
     unsupported: ClassVar = {**SamplingFields.unsupported, "suffix": ("",)}
 
     prompt: Annotated[list[Prompt], BeforeValidator(_as_prompts)]
-    max_tokens: Annotated[int, Field(ge=0)] = DEFAULT_MAX_TOKENS
+    max_tokens: Count = DEFAULT_MAX_TOKENS
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     echo: bool = False
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None

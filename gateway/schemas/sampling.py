@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from gateway.schemas.base import FiniteFloat, Int64, StringList, WireModel
+from gateway.schemas.base import INT64_MAX, Count, FiniteFloat, Int64, StringList, TokenId, WireModel
 
 MAX_TOP_LOGPROBS = 20
 """Most alternatives a position that a client may ask for."""
@@ -15,9 +16,12 @@ MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 128
 """Most continuations of one prompt."""
 
+_DECIMAL = re.compile("0|[1-9][0-9]{0,9}")
+"""The one spelling of a token id, so that no two keys mean the same."""
+
 Penalty = Annotated[FiniteFloat, Field(ge=-2, le=2)]
 Fraction = Annotated[FiniteFloat, Field(ge=0, le=1)]
-TokenIds = list[Annotated[int, Field(ge=0)]]
+TokenIds = list[TokenId]
 
 
 class StreamOptions(WireModel):
@@ -37,15 +41,10 @@ class StreamOptions(WireModel):
 def _bias_by_id(value: object) -> object:
     if not isinstance(value, dict):
         return value
-    bias: dict[int, object] = {}
-    for key, item in value.items():
-        try:
-            bias[int(key)] = item
-        except ValueError:
-            raise PydanticCustomError(
-                "token_id", "keys must be token ids, got {key}", {"key": repr(key)[:40]}
-            ) from None
-    return bias
+    for key in value:
+        if not _DECIMAL.fullmatch(key):
+            raise PydanticCustomError("token_id", "keys must be token ids, got {key}", {"key": ascii(key)[:40]})
+    return {int(key): item for key, item in value.items()}
 
 
 class SamplingFields(WireModel):
@@ -90,21 +89,21 @@ class SamplingFields(WireModel):
     stop: StringList = Field(default_factory=list)
     temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
     top_p: Fraction | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=INT64_MAX)] | None = None
     min_p: Fraction | None = None
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[FiniteFloat, Field(gt=0)] | None = None
     logit_bias: Annotated[dict[int, FiniteFloat], BeforeValidator(_bias_by_id)] = Field(default_factory=dict)
-    min_tokens: Annotated[int, Field(ge=0)] = 0
+    min_tokens: Count = 0
     ignore_eos: bool = False
     stop_token_ids: TokenIds = Field(default_factory=list)
     bad_words: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list, max_length=1024)
     allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    prompt_logprobs: Annotated[int, Field(ge=0)] | None = None
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    prompt_logprobs: Count | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT64_MAX)] | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     priority: Int64 = 0
     request_id: str | None = None

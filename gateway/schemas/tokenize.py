@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
-from gateway.schemas.base import WireModel
+from gateway.schemas.base import TokenId, WireModel
 from gateway.schemas.chat import TemplateFields
 
 
@@ -31,4 +27,4 @@ class DetokenizeRequest(WireModel):
     """Token ids to turn into text."""
 
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0)]]
+    tokens: list[TokenId]

@@ -12,6 +12,10 @@ import pytest
 
 from engine.request import GenerationDefaults
 from engine.text.model import TextModel
+from gateway.schemas.base import WireModel
+from gateway.schemas.chat import ChatRequest
+from gateway.schemas.completions import CompletionRequest
+from gateway.schemas.tokenize import DetokenizeRequest, TokenizeTextRequest
 from tests.fakes import MODEL, ScriptedEngine, repeats, scripted_client, text_model
 from tests.gateway.wire import CHAT, TEXT, chat, error_of, refused, stream, text, whole
 
@@ -26,11 +30,46 @@ async def test_g_43_a_temperature_that_is_no_number_in_range_is_refused(
 ) -> None:
     raw = json.dumps(chat(temperature=12345)).replace("12345", literal).encode()
     error = error_of(await post_raw(client, raw), 400)
-    assert error["param"] == ("temperature" if "n" not in literal.lower() else None)
+    assert error["param"] == "temperature"
     assert error["type"] == "invalid_request_error"
+    assert error["code"] != "invalid_json"
 
 
-@pytest.mark.parametrize("bias", [{"V+7": 5}, {"-1": 1}, {"foo": 1}])
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize(
+    ("raw", "param"),
+    [
+        ('{"logit_bias":{"1":%s},"temperature":%s}', "logit_bias.1"),
+        ('{"stop":["a",%s],"messages":[]}', "stop[1]"),
+        ('{"unknown":{"deep":[[1],[0,%s]]}}', "unknown.deep[1][1]"),
+        ('{"messages":[{"role":"user","content":"NaN"}],"tools":[{"function":{"parameters":{"maximum":%s}}}]}',
+         "tools[0].function.parameters.maximum"),
+    ],
+)  # fmt: skip
+async def test_g_43_the_first_value_that_is_no_number_is_named_wherever_it_is(
+    client: httpx.AsyncClient, literal: str, raw: str, param: str
+) -> None:
+    error = error_of(await post_raw(client, raw.replace("%s", literal).encode()), 400)
+    assert error["param"] == param
+    assert literal in error["message"]
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        {"V+7": 5},
+        {"-1": 1},
+        {"foo": 1},
+        {"1_0": 1},
+        {" 5 ": 1},
+        {"+5": 1},
+        {"05": 1},
+        {"\u0663": 1},
+        {"5.0": 1},
+        {"": 1},
+        {"1" * 400: 1},
+    ],
+)
 async def test_g_44_a_bias_on_unknown_ids_is_refused(
     client: httpx.AsyncClient, engine: ScriptedEngine, bias: dict[str, int]
 ) -> None:
@@ -107,6 +146,22 @@ async def test_g_50_an_empty_prompt_is_the_opening_token_where_there_is_one() ->
     async with scripted_client(engine, model) as client:
         await whole(client, text(prompt=""), TEXT)
     assert engine.last.prompt_ids == [model.tokenizer.bos_token_id]
+
+
+@pytest.mark.parametrize(
+    ("raw", "param"),
+    [
+        (r'{"messages":[],"\ud83d":1}', r"\ud83d"),
+        (r'{"messages":[],"metadata":{"a":"b","x\udc00y":"v"}}', r"metadata.x\udc00y"),
+        (r'{"messages":[{"role":"user","a\ud800":NaN}]}', r"messages[0].a\ud800"),
+    ],
+)
+async def test_g_51_an_unpaired_surrogate_in_a_name_is_refused_naming_its_path(
+    client: httpx.AsyncClient, raw: str, param: str
+) -> None:
+    error = error_of(await post_raw(client, raw.encode()), 400)
+    assert error["param"] == param
+    assert error["code"] is None
 
 
 @pytest.mark.parametrize(
@@ -260,11 +315,19 @@ async def test_stream_options_pass_where_the_operator_is_lenient(engine: Scripte
 @pytest.mark.parametrize(
     ("prompt", "param"),
     [
-        ([1, "a"], "prompt[0]"),
+        ([1, "a"], "prompt[1]"),
+        (["a", [1]], "prompt[1]"),
+        ([[1], "a"], "prompt[1]"),
+        ([[1], [2, "a"]], "prompt[1][1]"),
+        ([[1], [True]], "prompt[1][0]"),
+        ([None], "prompt[0]"),
+        ([[]], "prompt[0]"),
+        ([2**70], "prompt[0]"),
+        ([[1], [5, 10**400]], "prompt[1][1]"),
         ([[1], []], "prompt[1]"),
         ([10**9], "prompt"),
         ([[1], [10**9]], "prompt"),
-        ([-1], "prompt"),
+        ([-1], "prompt[0]"),
         ({}, "prompt"),
         ([1.5], "prompt[0]"),
         ([True], "prompt[0]"),
@@ -275,6 +338,44 @@ async def test_prompts_that_are_none_are_refused(
 ) -> None:
     await refused(client, text(prompt=prompt), TEXT, param=param)
     assert not engine.streams
+
+
+BEYOND = [2**31, 2**63, 2**64, 2**70, 10**400, -(2**63) - 1, -(2**64), -(10**400)]
+
+
+def _shapes(number: int) -> list[object]:
+    return [number, [number], [[number]], {"1": number}, {str(number): 1}]
+
+
+@pytest.mark.parametrize("number", BEYOND, ids=lambda number: f"{number:.0e}" if abs(number) < 1e300 else "huge")
+@pytest.mark.parametrize(
+    ("path", "fields_of", "body"),
+    [
+        (CHAT, ChatRequest, chat()),
+        (TEXT, CompletionRequest, text()),
+        ("/tokenize", TokenizeTextRequest, {"prompt": "a"}),
+        ("/detokenize", DetokenizeRequest, {"tokens": [1]}),
+    ],
+)
+async def test_no_number_is_too_large_for_a_clean_answer(
+    client: httpx.AsyncClient, path: str, fields_of: type[WireModel], body: dict[str, Any], number: int
+) -> None:
+    for name in sorted({*fields_of.model_fields, *fields_of.unsupported}):
+        for value in _shapes(number):
+            answer = await client.post(path, json={**body, name: value})
+            if answer.status_code != 200:
+                error = error_of(answer, 404 if name == "model" and answer.status_code == 404 else 400)
+                is_limit = error["code"] == "context_length_exceeded"
+                assert is_limit or (error["param"] or "").startswith(name), (name, error)
+                assert len(error["message"]) < 500
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_a_limit_far_beyond_the_context_is_refused_in_short(client: httpx.AsyncClient, name: str) -> None:
+    error = await refused(client, chat(**{name: 2**63 - 1}), param="messages")
+    assert error["code"] == "context_length_exceeded"
+    error = await refused(client, chat(**{name: 10**400}), param=name)
+    assert len(error["message"]) < 200
 
 
 async def test_sampling_left_open_is_what_the_model_recommends(
