@@ -84,9 +84,13 @@ class EngineLoop:
         validate_request(request, self.info)
         self._scheduler.add(request)
 
-    def abort(self, request_id: str, index: int | None = None) -> None:
-        """Ends a request, or one of its sequences, at once and without an event; unknown ids pass."""
-        self._scheduler.abort(request_id, index)
+    def abort(self, request_id: str) -> None:
+        """Ends a request at once and without an event; unknown ids pass."""
+        self._scheduler.abort(request_id)
+
+    def stop(self, request_id: str, index: int) -> None:
+        """Ends one of a request's sequences because its text has come to its end; no event follows for it."""
+        self._scheduler.stop(request_id, index)
 
     def step(self) -> list[TokenEvent]:
         """Starts the next step and returns the events of one that has finished; may return none."""

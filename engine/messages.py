@@ -19,13 +19,19 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """End this request, or one of its sequences. Not answered."""
+    """Nobody wants this request any more. Not answered."""
 
     request_id: str
-    index: int | None = None
 
 
-Command = Hello | Submit | Abort
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """One sequence's text has come to its end (a stop string). Not answered."""
+
+    request_id: str
+    index: int
+
+
+Command = Hello | Submit | Abort | Stop
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):

@@ -19,7 +19,7 @@ import zmq
 
 from engine.errors import EngineError
 from engine.loop import EngineLoop
-from engine.messages import Abort, Command, Frame, Hello, Refusal, Submit, decode_command, encode
+from engine.messages import Abort, Command, Frame, Hello, Refusal, Stop, Submit, decode_command, encode
 from engine.reports import report
 from engine.request import TokenEvent
 
@@ -108,13 +108,12 @@ class EngineServer:
                     gateway.frame.accepted.append(request.request_id)
                     gateway.requests[request.request_id] = set(range(request.n))
                     self._owners[request.request_id] = gateway
-            case Abort(request_id, index):
-                self._abort(gateway, request_id, index)
-
-    def _abort(self, gateway: _Gateway, request_id: str, index: int | None) -> None:
-        if request_id in gateway.requests:
-            self._loop.abort(request_id, index)
-            self._ended(gateway, request_id, gateway.requests[request_id] if index is None else {index})
+            case Abort(request_id) if request_id in gateway.requests:
+                self._loop.abort(request_id)
+                self._ended(gateway, request_id, gateway.requests[request_id])
+            case Stop(request_id, index) if request_id in gateway.requests:
+                self._loop.stop(request_id, index)
+                self._ended(gateway, request_id, {index})
 
     def _ended(self, gateway: _Gateway, request_id: str, indices: set[int]) -> None:
         """Strikes off sequences of a request that have ended."""

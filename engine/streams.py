@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from engine.errors import EngineError, EngineStopped
-from engine.messages import Abort, Command, Frame, Submit
+from engine.messages import Abort, Command, Frame, Stop, Submit
 from engine.reports import rebuild
 from engine.request import GenerateRequest, TokenEvent
 
@@ -42,7 +42,7 @@ class RequestStream:
     async def stop_sequence(self, index: int) -> None:
         """Ends one sequence; no event follows for it."""
         if index in self._open:
-            self._send(Abort(self._request_id, index))
+            self._send(Stop(self._request_id, index))
             self._close(index)
 
     async def aclose(self) -> None:

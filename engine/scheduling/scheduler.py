@@ -93,11 +93,16 @@ class Scheduler:
             sequences.append(sequence)
         self._roster.add(sequences)
 
-    def abort(self, request_id: str, index: int | None = None) -> None:
-        """Ends a request, or one of its sequences, without an event; its pages are free at once. Unknown ids pass."""
+    def abort(self, request_id: str) -> None:
+        """Ends a request without an event; its pages are free at once. Unknown ids pass."""
         for sequence in self._roster.of_request(request_id):
-            if index is None or sequence.index == index:
-                self._end(sequence, FinishReason.ABORT)
+            self._end(sequence, FinishReason.ABORT)
+
+    def stop(self, request_id: str, index: int) -> None:
+        """Ends one sequence whose caller has found its end in the text; like `abort`, but it counts as finished."""
+        for sequence in self._roster.of_request(request_id):
+            if sequence.index == index:
+                self._end(sequence, FinishReason.STOP)
 
     def schedule(self) -> Batch:
         """Chooses the next step's lanes, decoding ones first, then running prefills, then newcomers.

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from engine.errors import EngineStopped, QueueFull
-from engine.messages import Abort, Command, Frame, Refusal, Submit
+from engine.messages import Abort, Command, Frame, Refusal, Stop, Submit
 from engine.reports import report
 from engine.request import FinishReason, GenerateRequest, TokenEvent
 from engine.sampling.params import SamplingParams
@@ -80,11 +80,11 @@ async def test_closing_an_unfinished_stream_aborts_it_once() -> None:
         await anext(stream)
 
 
-async def test_a_stopped_sequence_is_aborted_alone_and_its_late_events_are_dropped() -> None:
+async def test_a_stopped_sequence_ends_alone_and_its_late_events_are_dropped() -> None:
     door = Door()
     stream = await door.open(_request(n=2))
     await stream.stop_sequence(0)
-    assert door.sent[1:] == [Abort("r", 0)]
+    assert door.sent[1:] == [Stop("r", 0)]
     door.table.dispatch(Frame(events=[_event(1), _event(2, index=1, finish=FinishReason.STOP)]))
     assert [(event.index, event.token_ids) async for event in stream] == [(1, [2])]
 

@@ -162,12 +162,12 @@ def test_n_continuations_compute_their_prompt_once() -> None:
     assert prompt_tokens == 10 + 3
 
 
-def test_continuations_go_on_when_the_first_of_them_is_aborted_during_the_prompt() -> None:
+def test_continuations_go_on_when_the_first_of_them_is_stopped_during_the_prompt() -> None:
     rig = Rig(max_batch_tokens=8)
     request = _request("a", list(range(20)), n=3, max_tokens=6)
     rig.scheduler.add(request)
     rig.step()
-    rig.scheduler.abort("a", 0)
+    rig.scheduler.stop("a", 0)
     rig.drain()
     assert rig.tokens("a", 0) == []
     for index in (1, 2):
@@ -300,7 +300,10 @@ def test_random_histories_of_joins_leaves_aborts_and_pressure_end_with_an_intact
         if requests and rng.random() < 0.15:
             name = rng.choice(list(requests))
             index = rng.choice([None, 0])
-            rig.scheduler.abort(name, index)
+            if index is None:
+                rig.scheduler.abort(name)
+            else:
+                rig.scheduler.stop(name, index)
             aborted |= {(name, each) for each in range(requests[name].n) if index is None or each == index}
         rig.step()
     rig.drain()
