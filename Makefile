@@ -49,9 +49,14 @@ pytest: dev model ## The test suite, documented examples included
 docs: dev ## Write the generated tables of docs/ anew
 	$(BIN)/python -m docs.generate
 
-bench: dev model ## Engine against transformers, then the server under load
+bench: dev model ## Measure everything that docs/performance.md shows; takes about ten minutes
 	$(BIN)/python -m loadtests.compare --model $(MODEL) --json loadtests/results/compare.json
+	$(BIN)/python -m loadtests.prefix --model $(MODEL) --json loadtests/results/prefix.json
+	$(BIN)/python -m loadtests.http_overhead --model $(MODEL) --json loadtests/results/http_overhead.json
+	$(BIN)/python -m loadtests.idle_streams --model $(MODEL) --json loadtests/results/idle_streams.json
 	$(BIN)/python -m loadtests.run --model $(MODEL) --json loadtests/results/run.json
+	$(BIN)/python -m loadtests.offline --model $(MODEL) --json loadtests/results/offline.json
+	$(BIN)/python -m docs.generate
 
 format: dev ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .

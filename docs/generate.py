@@ -14,6 +14,7 @@ from docs.pages import ROOT, pages
 from docs.tables_cli import cli_reference, exit_code_table
 from docs.tables_gateway import error_table, metric_table, settings_table
 from docs.tables_project import catalog_table, make_table
+from docs.tables_results import results
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "catalog": catalog_table,
@@ -22,6 +23,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "exits": exit_code_table,
     "make": make_table,
     "metrics": metric_table,
+    "results": results,
     "settings": settings_table,
 }
 

@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "load_s": info.load_s,
     }
     report(
-        [_engine_table(info, memory), _width_table(widths), _prefill_table(prefills)],
+        [_engine_table(info, engine["model"], memory), _width_table(widths), _prefill_table(prefills)],
         {"engine": engine, "widths": widths, "prefill": prefills, "memory": memory, "rounds": options.rounds},
         json_path=options.json,
         markdown=options.markdown,
@@ -155,8 +155,9 @@ def _model_of(options: argparse.Namespace) -> str | Path:
     return locate(options.model)
 
 
-def _engine_table(info: EngineInfo, memory: dict[str, float | None]) -> Table:
+def _engine_table(info: EngineInfo, model: str, memory: dict[str, float | None]) -> Table:
     table = Table(title="Engine", headers=["what", "value"])
+    table.add("model", model)
     table.add("architecture", info.architecture)
     table.add("parameters, M", info.num_parameters / 1e6)
     table.add("device", info.device)

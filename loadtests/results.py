@@ -63,7 +63,8 @@ def report(
         print(f"\n{text}", flush=True)
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
-        document = {"environment": environment(device), **results}
+        shown = [table.to_json() for table in tables]
+        document = {"environment": environment(device), **results, "tables": shown}
         json_path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         print(f"\nwritten to {json_path}", flush=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 Cell = str | int | float | None
 
@@ -46,6 +47,11 @@ class Table:
         if len(cells) != len(self.headers):
             raise ValueError(f"{len(cells)} cells under {len(self.headers)} headers in {self.title!r}")
         self.rows.append(cells)
+
+    def to_json(self) -> dict[str, Any]:
+        """Title, headers and the text of every cell."""
+        rows = [[format_cell(cell) for cell in row] for row in self.rows]
+        return {"title": self.title, "headers": list(self.headers), "rows": rows}
 
     def text(self) -> str:
         """The table for a terminal."""

@@ -1,0 +1,49 @@
+"""The measured results that lie in loadtests/results, as tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from docs.markdown import table
+from docs.pages import ROOT
+
+RESULTS = ROOT / "loadtests" / "results"
+
+HEADINGS: Mapping[str, str] = {
+    "compare": "Beside `transformers`",
+    "prefix": "The prefix cache",
+    "http_overhead": "What HTTP adds",
+    "idle_streams": "Idle streams",
+    "run": "Under load",
+    "offline": "The engine alone",
+}
+"""Names of result files up to a hyphen (`offline-h200.json` is an `offline`), with headings, in the order shown."""
+
+
+def results() -> str:
+    """Every result file, in the order of `HEADINGS`."""
+    groups = [(heading, _files(name)) for name, heading in HEADINGS.items()]
+    return "\n\n".join(_group(heading, paths) for heading, paths in groups if paths)
+
+
+def _files(name: str) -> list[Path]:
+    return [path for path in sorted(RESULTS.glob("*.json")) if path.stem.split("-")[0] == name]
+
+
+def _group(heading: str, paths: list[Path]) -> str:
+    parts = [f"## {heading}"]
+    for path in paths:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        parts.append(_where(document["environment"], path.stem))
+        for shown in document["tables"]:
+            parts += [f"**{shown['title']}**", table(shown["headers"], shown["rows"])]
+    return "\n\n".join(parts)
+
+
+def _where(environment: Mapping[str, Any], stem: str) -> str:
+    machine = environment.get("gpu") or f"{environment['cpu']}, {environment['cores']} cores"
+    commit = f", {environment['commit']}" if environment["commit"] else ""
+    return f"`{stem}.json`: {machine}; torch {environment['versions']['torch']}; {environment['date'][:10]}{commit}."
