@@ -98,6 +98,7 @@ class _QuietEngine:
             page_bytes=1,
             device="",
             dtype="",
+            kv_dtype="",
             attention_backend="",
             defaults=GenerationDefaults(),
             num_parameters=1,

@@ -51,9 +51,10 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         max_model_len=max_model_len,
         page_size=config.kv.page_size,
         num_pages=num_pages,
-        page_bytes=kv_page_bytes(config, model_config, placement.dtype),
+        page_bytes=kv_page_bytes(config, model_config, placement.kv_dtype),
         device=str(placement.device),
-        dtype=str(placement.dtype).removeprefix("torch."),
+        dtype=_name(placement.dtype),
+        kv_dtype=_name(placement.kv_dtype),
         attention_backend=backend.name,
         defaults=checkpoint.defaults,
         num_parameters=num_parameters(model),
@@ -61,7 +62,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     )
     runner = ModelRunner(
         model=model,
-        storage=_storage(info, checkpoint, placement.device, placement.dtype),
+        storage=_storage(info, checkpoint, placement.device, placement.kv_dtype),
         backend=backend,
         state=SamplerState(
             num_rows=placement.max_num_seqs, vocab_size=model_config.vocab_size, device=placement.device
@@ -73,7 +74,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
             num_pages=num_pages,
             page_size=config.kv.page_size,
             fingerprint=info.fingerprint,
-            kv_dtype=info.dtype,
+            kv_dtype=info.kv_dtype,
             prefix_cache=config.kv.prefix_cache,
         ),
         max_num_seqs=placement.max_num_seqs,
@@ -90,7 +91,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         check_integrity=config.check_integrity,
     )
     log.info(
-        "%s (%.0f M parameters) on %s in %s, attention %s, %d pages of %d tokens (%.0f MiB), loaded in %.1f s",
+        "%s (%.0f M parameters) on %s in %s, attention %s, %d pages of %d tokens in %s (%.0f MiB), loaded in %.1f s",
         config.model,
         info.num_parameters / 1e6,
         info.device,
@@ -98,6 +99,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         info.attention_backend,
         info.num_pages,
         info.page_size,
+        info.kv_dtype,
         info.num_pages * info.page_bytes / 2**20,
         loop.info.load_s,
     )
@@ -120,3 +122,7 @@ def _storage(info: EngineInfo, checkpoint: Checkpoint, device: torch.device, dty
 def _seed_source(seed: int | None) -> Callable[[], int]:
     source = random.SystemRandom() if seed is None else random.Random(seed)
     return lambda: source.getrandbits(63)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-WeightFormat = Literal["auto", "bfloat16", "float32"]
+FloatFormat = Literal["auto", "bfloat16", "float32"]
 DeviceName = str
 """`auto`, `cpu`, `cuda` or `cuda:N`."""
 
@@ -19,12 +19,14 @@ class KVConfig:
         num_pages: Pages in the pool; None derives it from `pool_bytes`.
         pool_bytes: Bytes for the pool; None takes a share of the device's free memory.
         prefix_cache: Keep finished prompts' pages for reuse.
+        dtype: Format of K and V; `auto` is float32 on a CPU and the weights' format elsewhere.
     """
 
     page_size: int = 16
     num_pages: int | None = None
     pool_bytes: int | None = None
     prefix_cache: bool = True
+    dtype: FloatFormat = "auto"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +73,7 @@ class EngineConfig:
 
     model: str
     device: DeviceName = "auto"
-    weights: WeightFormat = "auto"
+    weights: FloatFormat = "auto"
     attention: str = "auto"
     max_model_len: int | None = None
     seed: int | None = None

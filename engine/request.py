@@ -123,7 +123,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         num_pages: Pages in the pool.
         page_bytes: Bytes of one page over all layers.
         device: `cpu`, `cuda:0`...
-        dtype: Weights' and KV's dtype.
+        dtype: Of the weights.
+        kv_dtype: Of K and V.
         attention_backend: Name of the chosen backend.
         defaults: Sampling defaults of the model.
         num_parameters: Weights' element count.
@@ -142,6 +143,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     page_bytes: int
     device: str
     dtype: str
+    kv_dtype: str
     attention_backend: str
     defaults: GenerationDefaults
     num_parameters: int

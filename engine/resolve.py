@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, FloatFormat
 from engine.errors import ModelLoadError
 from engine.kv.storage import KVStorage
 from engine.models.config import ModelConfig
@@ -36,7 +36,8 @@ class Placement:
 
     Attributes:
         device: Torch device.
-        dtype: Of weights and KV.
+        dtype: Of weights.
+        kv_dtype: Of K and V.
         num_threads: Threads of one step on a CPU.
         max_batch_tokens: Tokens of one step.
         max_num_seqs: Sequences that run at once.
@@ -44,6 +45,7 @@ class Placement:
 
     device: torch.device
     dtype: torch.dtype
+    kv_dtype: torch.dtype
     num_threads: int
     max_batch_tokens: int
     max_num_seqs: int
@@ -57,6 +59,7 @@ def place(config: EngineConfig) -> Placement:
     """
     device = _device(config.device)
     dtype = torch.bfloat16 if config.weights == "auto" else DTYPES[config.weights]
+    kv_dtype = _kv_dtype(config.kv.dtype, device, dtype)
     threads = config.parallel.num_threads or usable_cores()
     tokens = config.scheduling.max_batch_tokens
     if tokens is None:
@@ -64,7 +67,7 @@ def place(config: EngineConfig) -> Placement:
     seqs = config.scheduling.max_num_seqs
     if seqs < 1 or tokens < 1 or threads < 1:
         raise ModelLoadError("max_num_seqs, max_batch_tokens and num_threads must be at least 1")
-    return Placement(device, dtype, threads, max(tokens, seqs), seqs)
+    return Placement(device, dtype, kv_dtype, threads, max(tokens, seqs), seqs)
 
 
 def usable_cores() -> int:
@@ -99,7 +102,7 @@ def pool_pages(config: EngineConfig, model: ModelConfig, placement: Placement, m
         ModelLoadError: Not even one page fits.
     """
     kv = config.kv
-    page_bytes = kv_page_bytes(config, model, placement.dtype)
+    page_bytes = kv_page_bytes(config, model, placement.kv_dtype)
     if kv.num_pages is not None:
         pages = kv.num_pages
     else:
@@ -119,6 +122,17 @@ def kv_page_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) 
         head_dim=model.head_dim,
         dtype=dtype,
     )
+
+
+def _kv_dtype(asked: FloatFormat, device: torch.device, weights: torch.dtype) -> torch.dtype:
+    """On a CPU float32: rounding K, V and attention to bfloat16 would make logits depend on how a prompt was cut.
+
+    With float32 there, the same tokens give the same logits to about 1e-4 whether they were computed whole, in chunks,
+    beside others, or came from the cache; with bfloat16 to about 1e-2, which near ties do not survive.
+    """
+    if asked != "auto":
+        return DTYPES[asked]
+    return torch.float32 if device.type == "cpu" else weights
 
 
 def _spare_bytes(device: torch.device) -> int:

@@ -128,6 +128,9 @@ class ScriptedStream:
         request, sampling = self._request, self._request.sampling
         num_tokens = 0
         is_first = True
+        if sampling.max_tokens == 0:
+            self._emit(index, [], is_first, FinishReason.LENGTH, None)
+            return
         for action in self._engine.script(request, index):
             if isinstance(action, asyncio.Event):
                 await action.wait()
@@ -205,6 +208,7 @@ class ScriptedEngine:
             page_bytes=1024,
             device="cpu",
             dtype="float32",
+            kv_dtype="float32",
             attention_backend="cpu",
             defaults=GenerationDefaults(),
             num_parameters=1,

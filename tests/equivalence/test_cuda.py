@@ -10,7 +10,7 @@ import torch
 
 from engine.request import GenerateRequest
 from tests.equivalence.harness import open_loop, request, run
-from tests.tiny_models import write_tiny_model
+from tests.tiny_models import Family, write_tiny_model
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,7 +30,7 @@ def _requests() -> list[GenerateRequest]:
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
-def test_a_gpu_yields_the_cpus_tokens_chunked_cached_and_overlapped(family: str, tmp_path: Path) -> None:
+def test_a_gpu_yields_the_cpus_tokens_chunked_cached_and_overlapped(family: Family, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path, family, seed=4)
     with open_loop(model) as loop:
         expected = run(loop, _requests())

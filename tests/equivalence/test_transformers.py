@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.equivalence.harness import open_loop, request, run
-from tests.tiny_models import write_tiny_model
+from tests.tiny_models import Family, write_tiny_model
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 
@@ -31,7 +31,7 @@ def _generate(model: Path, prompt: list[int], max_tokens: int) -> list[int]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_tiny_model_of_each_family_says_what_transformers_says(family: str, tmp_path: Path) -> None:
+def test_a_tiny_model_of_each_family_says_what_transformers_says(family: Family, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path, family, seed=4)
     rng = random.Random(family)
     prompts = [[rng.randrange(400) for _ in range(length)] for length in (3, 29, 61)]

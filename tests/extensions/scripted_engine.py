@@ -44,6 +44,7 @@ def engine_info(vocab_size: int = 1000, max_model_len: int = 4096) -> EngineInfo
         page_bytes=1024,
         device="cpu",
         dtype="float32",
+        kv_dtype="float32",
         attention_backend="scripted",
         defaults=GenerationDefaults(),
         num_parameters=1,

@@ -33,6 +33,7 @@ INFO = EngineInfo(
     page_bytes=1 << 16,
     device="cpu",
     dtype="bfloat16",
+    kv_dtype="bfloat16",
     attention_backend="cpu",
     defaults=GenerationDefaults(),
     num_parameters=135_000_000,
