@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from types import TracebackType
+
+import msgspec
 
 from engine import errors
 from engine.client import EventStream
@@ -129,4 +130,4 @@ class Generation:
             event.prompt_logprobs,
             skip_special=self._options.skip_special_tokens,
         )
-        return replace(step or GenerationStep(index=event.index), prompt_tokens=prompt_tokens)
+        return msgspec.structs.replace(step or GenerationStep(index=event.index), prompt_tokens=prompt_tokens)

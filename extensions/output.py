@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from engine.sampling.params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -20,6 +22,7 @@ class GenerateOptions:
         stop: Strings that end a continuation; matched over token borders, cut from the text.
         include_stop_str: Keep the matched stop string in the text.
         skip_special_tokens: Leave special tokens out of the text.
+        report_tokens: Give each step's `tokens`; without them a step costs less.
         prompt_logprobs: None, or how many alternatives to report for each prompt token.
         priority: Lower enters sooner.
     """
@@ -29,12 +32,12 @@ class GenerateOptions:
     stop: tuple[str, ...] = ()
     include_stop_str: bool = False
     skip_special_tokens: bool = True
+    report_tokens: bool = True
     prompt_logprobs: int | None = None
     priority: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenAlternative:
+class TokenAlternative(msgspec.Struct, frozen=True, kw_only=True):
     """One likely token at a position.
 
     Attributes:
@@ -50,14 +53,13 @@ class TokenAlternative:
     logprob: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenText:
+class TokenText(msgspec.Struct, frozen=True, kw_only=True):
     """One token of a text.
 
     Attributes:
         token_id: Its id.
         text: Its text alone; U+FFFD where its bytes are no whole character.
-        data: Its true bytes; joined over a text they give the text's bytes.
+        data: Its true bytes; joined over a text they give the text's bytes (the last token's may go on beyond it).
         logprob: Finite, or None when not asked for (or for the first prompt token).
         top: Likeliest tokens at its place, best first.
     """
@@ -69,16 +71,18 @@ class TokenText:
     top: tuple[TokenAlternative, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GenerationStep:
+class GenerationStep(msgspec.Struct, frozen=True, kw_only=True):
     """News of one continuation.
 
     Attributes:
         index: Which of the `n`.
-        text: New text, whole characters only; may be empty.
-        tokens: The tokens whose text completes within `text` (held-back tokens come with their text). Tokens cut off
-            with a stop string and special tokens left out of the text do not appear.
-        token_ids: Every new token id the engine produced that belongs to this step, the stop token included.
+        text: New text, whole characters only; may be empty. A character that is unfinished at the end of the
+            continuation is left out; U+FFFD stands only for bytes inside the text that no later ones could mend.
+        tokens: The tokens whose text completes within `text` (held-back tokens come with their text), unless
+            `report_tokens` is off. Tokens cut off with a stop string, tokens of a character that was unfinished at
+            the end, and special tokens left out of the text do not appear.
+        token_ids: Every new token id the engine produced that belongs to this step, the stop token and those of an
+            unfinished character included.
         finish_reason: Set on the last step of this continuation.
         stop_reason: The stop string or the stop token id that ended it (None for the model's own end id).
         prompt_tokens: On the first step, when `prompt_logprobs` was asked for.
@@ -99,7 +103,8 @@ class Usage:
 
     Attributes:
         num_prompt_tokens: Once, whatever `n` is.
-        num_completion_tokens: Over all continuations; a stop token counts, tokens past a stop string do not.
+        num_completion_tokens: Over all continuations; a stop token counts and so do the tokens of a character that
+            was never finished; tokens past a stop string do not.
         num_cached_tokens: Prompt tokens that came from the prefix cache.
     """
 

@@ -109,6 +109,11 @@ class StopMatcher:
         self._held = ""
         self._num_chars = 0
 
+    @property
+    def is_holding(self) -> bool:
+        """True while text is held back that could be the beginning of a stop string."""
+        return bool(self._held)
+
     def push(self, text: str, *, active: bool = True) -> tuple[str, StopMatch | None]:
         """Takes more text.
 

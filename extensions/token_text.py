@@ -43,7 +43,7 @@ def describe_prompt(
         skip_special: Leave special tokens out of the text.
     """
     detokenizer = IncrementalDetokenizer(tokenizer, skip_special=skip_special)
-    decoded = [*detokenizer.push(prompt_ids).tokens, *detokenizer.flush().tokens]
+    decoded = [*detokenizer.push(prompt_ids).tokens, *detokenizer.waiting]
     reports = [None, *logprobs]
     return tuple(
         describe(tokenizer, token.token_id, token.data, report) for token, report in zip(decoded, reports, strict=True)

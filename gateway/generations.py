@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from engine.errors import EngineStopped, InvalidRequest
 from extensions.generation import Generation
@@ -70,6 +72,7 @@ class Generations:
         self._per_prompt = per_prompt
         self._watch = watch
         self._readers: list[asyncio.Task[None]] = []
+        self._steps: AsyncIterator[GenerationStep] = parts[0] if len(parts) == 1 else self._merged()
 
     @classmethod
     async def start(
@@ -101,22 +104,26 @@ class Generations:
         """Tokens so far, all prompts together."""
         return self._parts[0].usage if len(self._parts) == 1 else total_usage(part.usage for part in self._parts)
 
-    async def __aiter__(self) -> AsyncIterator[GenerationStep]:
-        """Yields steps as they come; their `index` is that of the choice.
+    def __aiter__(self) -> Generations:
+        return self
+
+    async def __anext__(self) -> GenerationStep:
+        """Waits for the next step; its `index` is that of the choice.
 
         Raises:
             EngineStopped: The engine ended first.
         """
-        steps: AsyncIterator[GenerationStep] = self._parts[0] if len(self._parts) == 1 else self._merged()
         try:
-            async for step in steps:
-                self._watch.note(step)
-                if step.finish_reason == "abort":
-                    raise EngineStopped("the engine gave the request up")
-                yield step
+            step = await self._steps.__anext__()
+            self._watch.note(step)
+            if step.finish_reason == "abort":
+                raise EngineStopped("the engine gave the request up")
+        except StopAsyncIteration:
+            raise
         except Exception:
             self._watch.abandon("error")
             raise
+        return step
 
     async def aclose(self) -> None:
         """Ends whatever still runs; pages are free within one step. Idempotent."""
@@ -163,7 +170,7 @@ class Generations:
     ) -> None:
         try:
             async for step in part:
-                await queue.put(replace(step, index=offset + step.index))
+                await queue.put(msgspec.structs.replace(step, index=offset + step.index))
             await queue.put(None)
         except Exception as error:
             await queue.put(error)

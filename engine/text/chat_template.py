@@ -10,8 +10,8 @@ from typing import Any
 import jinja2
 
 from engine.errors import ModelLoadError
-from engine.text.errors import TemplateError
 from engine.gguf_metadata import read_metadata
+from engine.text.errors import TemplateError
 from engine.text.gguf_tokenizer import named_tokens_of
 from engine.text.messages import continue_final, plain, prepare_messages
 from engine.text.sandbox import Clock, Limits, TemplateEnvironment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,8 +43,8 @@ class Piece(NamedTuple):
 class IncrementalDetokenizer:
     """Turns one sequence's tokens into text as they come.
 
-    All pieces joined are `tokenizer.decode` of all ids pushed. Bytes that are no UTF-8 become U+FFFD as soon as no
-    later byte can mend them; an unfinished character at the very end does so in `flush`.
+    All pieces joined are `tokenizer.decode` of all ids pushed, but for an unfinished character at the very end, which
+    adds nothing. Bytes that are no UTF-8 become U+FFFD as soon as no later byte can mend them.
 
     Args:
         tokenizer: Of the model that makes the tokens.
@@ -57,7 +57,7 @@ class IncrementalDetokenizer:
     def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, prompt_tail: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._hidden_ids = tokenizer.special_ids if skip_special else frozenset()
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._unfinished = b""
         self._num_chars = 0
         self._waiting: list[DecodedToken] = []
         self._at_start = not self._read_tail(prompt_tail)
@@ -66,6 +66,11 @@ class IncrementalDetokenizer:
     def first_waiting(self) -> int:
         """Index of the first character that a token still waits in; the number of characters given if none does."""
         return self._waiting[0].start if self._waiting else self._num_chars
+
+    @property
+    def waiting(self) -> Sequence[DecodedToken]:
+        """The tokens of an unfinished character; if nothing follows, they never come with a piece."""
+        return self._waiting
 
     def push(self, ids: Sequence[int], *, hide: bool = False) -> Piece:
         """Takes the next tokens.
@@ -82,12 +87,6 @@ class IncrementalDetokenizer:
             texts.append(text)
         return Piece("".join(texts), self._release())
 
-    def flush(self) -> Piece:
-        """Ends the text: what is left of an unfinished character becomes U+FFFD."""
-        text = self._decoder.decode(b"", final=True)
-        self._num_chars += len(text)
-        return Piece(text, self._release())
-
     def _hide(self, token_id: int) -> tuple[DecodedToken, str]:
         return DecodedToken(token_id, b"", self._num_chars, self._num_chars, True), ""
 
@@ -96,22 +95,28 @@ class IncrementalDetokenizer:
         if self._at_start and data:
             data, self._at_start = self._tokenizer.token_bytes(token_id, at_start=True), False
         start = self._num_chars
-        text = ""
-        if data and self._has_pending():
-            text = self._decoder.decode(data[:1])
-            # A first byte that does not go on with the pending ones leaves them as one U+FFFD before it.
-            start += text.startswith("\ufffd") and (len(text) > 1 or self._has_pending())
-            text += self._decoder.decode(data[1:])
+        if self._unfinished and data:
+            text = self._read(data[:1])
+            # A first byte that does not go on with the unfinished ones leaves them as one U+FFFD before it.
+            start += text.startswith("\ufffd") and (len(text) > 1 or bool(self._unfinished))
+            text += self._read(data[1:])
         else:
-            text = self._decoder.decode(data)
+            text = self._read(data)
         self._num_chars += len(text)
-        end = self._num_chars + self._has_pending() if data else start
+        end = self._num_chars + bool(self._unfinished) if data else start
         return DecodedToken(token_id, data, start, end, False), text
 
-    def _has_pending(self) -> bool:
-        return bool(self._decoder.getstate()[0])
+    def _read(self, data: bytes) -> str:
+        """Whole characters of what is unfinished and then `data`; keeps the rest."""
+        data = self._unfinished + data
+        text, num_read = utf_8_decode(data, "replace", False)
+        self._unfinished = data[num_read:]
+        return text
 
     def _release(self) -> list[DecodedToken]:
+        if not self._unfinished:
+            done, self._waiting = self._waiting, []
+            return done
         num_done = 0
         while num_done < len(self._waiting) and self._waiting[num_done].end <= self._num_chars:
             num_done += 1
@@ -127,5 +132,5 @@ class IncrementalDetokenizer:
                 tail = self._tokenizer.token_bytes(token_id) + tail
             if len(tail) >= 4:
                 break
-        self._decoder.decode(tail)
+        self._read(tail)
         return bool(tail)

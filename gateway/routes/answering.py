@@ -48,7 +48,10 @@ async def _events(services: Services, work: Generations, chunks: Chunks) -> Asyn
     except Exception as error:
         # The status line is gone: clients learn of the failure from an event, and would take silence for success.
         reply = services.to_reply(error)
-        log.log(logging.ERROR if reply.status == 500 else logging.WARNING, "a stream failed: %r", error, exc_info=error)
+        if reply.status == 500:
+            log.error("a stream failed", exc_info=error)
+        else:
+            log.warning("a stream ended early: %s", error)
         last = error_event(reply)
     yield last + DONE
 

@@ -74,8 +74,7 @@ def _options(body: CompletionRequest, info: EngineInfo, text: TextModel, prompt:
         text.tokenizer,
         num_prompt_tokens=len(prompt.ids),
         prompt_param="prompt",
-        # The engine draws at least one token; it is dropped where none was asked for.
-        max_tokens=max(body.max_tokens, 1),
+        max_tokens=body.max_tokens,
         num_logprobs=num_logprobs,
         num_prompt_logprobs=body.logprobs if body.echo else None,
         n=body.num_candidates,

@@ -54,7 +54,7 @@ class CompletionRequest(SamplingFields):
     """One text completion, of one or several prompts.
 
     Attributes:
-        max_tokens: Output tokens; 0 generates nothing, which makes sense with `echo`.
+        max_tokens: Output tokens; 0 computes the prompt alone, to `echo` it with its log-probabilities.
         logprobs: Alternatives a token.
         echo: Begin the text with the prompt.
         best_of: Generate this many and return the `n` with the highest mean log-probability.

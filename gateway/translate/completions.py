@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from extensions.output import GenerationStep, TokenText, Usage
@@ -64,18 +64,16 @@ class CompletionChunks:
             if self._request.echo:
                 tokens = self._prompt_tokens.get(number, ())
                 frames.append(self._content(index, self._prompts[number].echo(tokens), tokens, (), usage))
-        if self._request.max_tokens and (
-            step.text or step.tokens or (self._request.return_token_ids and step.token_ids)
-        ):
+        if step.text or step.tokens or (self._request.return_token_ids and step.token_ids):
             frames.append(self._content(index, step.text, step.tokens, step.token_ids, usage))
         if step.finish_reason is not None:
-            choice = {"index": index, "text": "", "logprobs": None, **_ending(self._request, step)}
-            frames.append(self._frame.choice(choice, usage))
+            choice = {"index": index, "text": "", "logprobs": None, "finish_reason": step.finish_reason}
+            frames.append(self._frame.choice({**choice, "stop_reason": step.stop_reason}, usage))
         return b"".join(frames)
 
     def end(self, usage: Usage) -> bytes:
         """The usage chunk, if the client asked for it."""
-        return self._frame.usage(reported_usage(self._request, usage))
+        return self._frame.usage(usage)
 
     def _content(
         self, index: int, text: str, tokens: Sequence[TokenText], token_ids: Sequence[int], usage: Usage | None
@@ -95,18 +93,13 @@ class CompletionChunks:
         return self._frame.choice(choice, usage)
 
 
-def reported_usage(request: CompletionRequest, usage: Usage) -> Usage:
-    """What the client is told it used: the engine draws one token even where none was asked for."""
-    return replace(usage, num_completion_tokens=0) if request.max_tokens == 0 else usage
-
-
 def completion_answer(
     head: Head, request: CompletionRequest, choices: Sequence[Choice], usage: Usage, prompts: Sequence[EncodedPrompt]
 ) -> dict[str, Any]:
     """The whole answer to a request that does not stream. `choices` are all candidates, prompt by prompt."""
     kept = _best(choices, request.num_candidates, request.n)
     bodies = [_choice(request, choice, index, prompts[index // request.n]) for index, choice in enumerate(kept)]
-    return head.body("text_completion") | {"choices": bodies, "usage": usage_body(reported_usage(request, usage))}
+    return head.body("text_completion") | {"choices": bodies, "usage": usage_body(usage)}
 
 
 def _best(choices: Sequence[Choice], num_candidates: int, n: int) -> list[Choice]:
@@ -121,9 +114,7 @@ def _best(choices: Sequence[Choice], num_candidates: int, n: int) -> list[Choice
 
 
 def _choice(request: CompletionRequest, choice: Choice, index: int, prompt: EncodedPrompt) -> dict[str, Any]:
-    generates = request.max_tokens > 0
-    text = choice.text if generates else ""
-    tokens = choice.tokens if generates else []
+    text, tokens = choice.text, choice.tokens
     prompt_tokens = choice.prompt_tokens or ()
     if request.echo:
         listed = prompt_tokens if request.logprobs is not None else ()
@@ -132,19 +123,13 @@ def _choice(request: CompletionRequest, choice: Choice, index: int, prompt: Enco
         "index": index,
         "text": text,
         "logprobs": None,
-        **_ending(request, choice),
+        "finish_reason": choice.finish_reason,
+        "stop_reason": choice.stop_reason,
     }
     if request.logprobs is not None:
         body["logprobs"] = CompletionLogprobs(as_ids=request.return_tokens_as_token_ids).body(tokens)
     if request.prompt_logprobs is not None:
         body["prompt_logprobs"] = prompt_logprobs_body(prompt_tokens)
     if request.return_token_ids:
-        body |= {"token_ids": choice.token_ids if generates else [], "prompt_token_ids": prompt.ids}
+        body |= {"token_ids": choice.token_ids, "prompt_token_ids": prompt.ids}
     return body
-
-
-def _ending(request: CompletionRequest, end: GenerationStep | Choice) -> dict[str, Any]:
-    """Why a choice ended. Asked for no token, it ended by length, whatever the one that the engine drew."""
-    if request.max_tokens == 0:
-        return {"finish_reason": "length", "stop_reason": None}
-    return {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}

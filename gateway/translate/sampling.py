@@ -94,6 +94,7 @@ def to_options(
         stop=tuple(fields.stop),
         include_stop_str=fields.include_stop_str_in_output,
         skip_special_tokens=fields.skip_special_tokens,
+        report_tokens=num_logprobs is not None,
         prompt_logprobs=_prompt_logprobs(fields.prompt_logprobs, num_prompt_logprobs),
         priority=fields.priority,
     )

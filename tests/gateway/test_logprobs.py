@@ -9,7 +9,7 @@ import pytest
 
 from engine.text.model import TextModel
 from tests.fakes import ScriptedEngine, logprob_of, repeats, says, scripted_client, text_model
-from tests.gateway.wire import TEXT, chat, joined, refused, stream, text, whole
+from tests.gateway.wire import TEXT, chat, endings, joined, refused, stream, text, whole
 
 
 def entries(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -38,6 +38,21 @@ async def test_g_38_every_logprob_is_a_finite_number(client: httpx.AsyncClient, 
     assert engine.last.sampling.logit_bias == {5: -100.0}
 
 
+@pytest.mark.parametrize("max_tokens", [1, 2, 3])
+async def test_g_37_a_character_cut_by_the_limit_is_neither_text_nor_listed(
+    client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel, max_tokens: int
+) -> None:
+    engine.script = says(model, "a😊")
+    assert len(model.tokenizer.encode("a😊", add_special=False)) == 4
+    body = chat(logprobs=True, max_tokens=max_tokens, return_token_ids=True)
+    answer = await whole(client, body)
+    choice = answer["choices"][0]
+    assert choice["message"]["content"] == "a"
+    assert [entry["token"] for entry in entries(answer)] == ["a"]
+    assert len(choice["token_ids"]) == answer["usage"]["completion_tokens"] == max_tokens
+    assert joined(await stream(client, body)) == "a"
+
+
 @pytest.mark.parametrize("fields", [{"top_logprobs": 0}, {"top_logprobs": None}, {}])
 async def test_g_39_without_alternatives_the_list_is_empty(
     client: httpx.AsyncClient, model: TextModel, fields: dict[str, Any]
@@ -58,7 +73,38 @@ async def test_g_40_echo_without_new_tokens_returns_the_prompt_alone(
     assert choice["logprobs"]["top_logprobs"][0] is None
     assert choice["finish_reason"] == "length"
     assert usage["completion_tokens"] == 0
-    assert engine.last.sampling.max_tokens == 1
+    assert engine.last.sampling.max_tokens == 0
+
+
+async def test_g_40_a_prompt_that_fills_the_context_can_be_scored(model: TextModel) -> None:
+    engine = ScriptedEngine(model, repeats(40), max_model_len=64)
+    async with scripted_client(engine, model) as client:
+        body = text(prompt=[40] * 64, max_tokens=0, logprobs=1, echo=True)
+        answer = await whole(client, body, TEXT)
+        assert len(answer["choices"][0]["logprobs"]["tokens"]) == 64
+        error = await refused(client, {**body, "prompt": [40] * 65}, TEXT, param="prompt")
+        assert "0 for the completion" in error["message"]
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_no_token_is_drawn_where_none_was_asked_for(
+    client: httpx.AsyncClient, engine: ScriptedEngine, echo: bool, streams: bool
+) -> None:
+    body = text(prompt=["a", "b"], n=2, max_tokens=0, echo=echo, return_token_ids=True)
+    if streams:
+        parts = await stream(client, body, TEXT)
+        assert [joined(parts, index) for index in range(4)] == (["a", "a", "b", "b"] if echo else [""] * 4)
+        assert [endings(parts, index) for index in range(4)] == [["length"]] * 4
+    else:
+        choices = (await whole(client, body, TEXT))["choices"]
+        assert [choice["text"] for choice in choices] == (["a", "a", "b", "b"] if echo else [""] * 4)
+        assert all(choice["token_ids"] == [] and choice["finish_reason"] == "length" for choice in choices)
+    assert all(request.sampling.max_tokens == 0 for request in engine.requests)
+
+
+async def test_more_tokens_at_least_than_at_most_are_refused(client: httpx.AsyncClient) -> None:
+    await refused(client, text(max_tokens=0, min_tokens=1), TEXT, param="min_tokens")
 
 
 async def test_g_40_the_same_as_a_stream(client: httpx.AsyncClient) -> None:
