@@ -113,10 +113,10 @@ class Generation:
 
     async def _end_sequence(self, event: TokenEvent) -> None:
         self._num_running -= 1
+        if event.finish_reason is None:
+            await self._stream.stop_sequence(event.index)
         if self._num_running == 0:
             await self.aclose()
-        elif event.finish_reason is None:
-            await self._stream.stop_sequence(event.index)
 
     def _with_prompt(self, event: TokenEvent, step: GenerationStep | None) -> GenerationStep | None:
         if self._num_cached_tokens is None:

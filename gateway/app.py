@@ -9,12 +9,12 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 
 from engine.client import EngineClient
 from engine.text.model import TextModel
 from extensions.runtime import Runtime
 from gateway.auth import OPEN_PATHS, ApiKeys, Authenticate
+from gateway.cors import CrossOrigin
 from gateway.errors import BadRequest
 from gateway.lifecycle import Admission, Lifecycle
 from gateway.middleware import ErrorBoundary, PlainOptions, RequestBody, RequestLog, TrailingSlash
@@ -68,7 +68,7 @@ def _middleware(services: Services) -> list[Middleware]:
     return [
         Middleware(RequestLog, access_log=settings.access_log, observe=services.metrics.observe_http),
         Middleware(
-            CORSMiddleware,
+            CrossOrigin,
             allow_origins=settings.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],

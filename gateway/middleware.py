@@ -20,6 +20,8 @@ access_log = logging.getLogger("gateway.access")
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _JSON_TYPE = re.compile(rb"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 _STATELESS_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_PROBES = frozenset({"/health", "/ready", "/metrics"})
+"""Asked every few seconds by machines; worth a line only to whoever debugs."""
 
 OPENAI_VERSION = b"2020-10-01"
 
@@ -79,7 +81,8 @@ class RequestLog:
                 "request_id": scope["state"]["request_id"],
                 "client": scope["client"][0] if scope.get("client") else None,
             }
-            access_log.info("%(method)s %(path)s %(status)d %(duration_ms).1f ms %(request_id)s", fields)
+            level = logging.DEBUG if route in _PROBES else logging.INFO
+            access_log.log(level, "%(method)s %(path)s %(status)d %(duration_ms).1f ms %(request_id)s", fields)
 
 
 class TrailingSlash:
@@ -90,7 +93,8 @@ class TrailingSlash:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and len(scope["path"]) > 1 and scope["path"].endswith("/"):
-            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
+            # In place: the router writes the route into the scope, and the log outside reads it there.
+            scope["path"] = scope["path"].rstrip("/") or "/"
         await self._app(scope, receive, send)
 
 

@@ -53,7 +53,7 @@ def _check_limits(body: CompletionRequest, settings: Settings) -> None:
 
 async def _encode(text: TextModel, prompt: Prompt, body: CompletionRequest, limit_tokens: int) -> EncodedPrompt:
     if isinstance(prompt, str):
-        ids = await encode_text(text, prompt, limit_tokens, param="prompt", add_special=True)
+        ids = await encode_text(text, prompt, limit_tokens, param="prompt", add_special=body.add_special_tokens)
         shown = prompt
     else:
         ids = prompt

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, PromptTooLong
 from gateway.routes.answering import json_response
 from gateway.schemas.base import parse_json, validate
 from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
@@ -16,7 +16,7 @@ from gateway.translate.prompts import encode_messages, encode_text
 router = APIRouter()
 
 MAX_CONTEXTS = 16
-"""Text of more than this many contexts is not tokenised just to be counted."""
+"""Text of more than this many contexts is not tokenised just to be counted, nor made from ids."""
 
 
 @router.post("/tokenize")
@@ -39,10 +39,18 @@ async def tokenize(request: Request, services: ServicesDep) -> Response:
 
 
 async def _encode(services: Services, body: TokenizeTextRequest | TokenizeChatRequest) -> list[int]:
-    text, limit_tokens = services.runtime.text, services.runtime.info.limit_tokens * MAX_CONTEXTS
-    if isinstance(body, TokenizeChatRequest):
-        return await encode_messages(text, body, limit_tokens)
-    return await encode_text(text, body.prompt, limit_tokens, param="prompt", add_special=body.add_special_tokens)
+    text, limit_tokens = services.runtime.text, _limit_tokens(services)
+    try:
+        if isinstance(body, TokenizeChatRequest):
+            return await encode_messages(text, body, limit_tokens)
+        return await encode_text(text, body.prompt, limit_tokens, param="prompt", add_special=body.add_special_tokens)
+    except PromptTooLong as error:
+        reason = f"'{error.param}' has more than {limit_tokens} tokens, the most that are tokenised at once."
+        raise BadRequest(reason, error.param, "string_above_max_length") from None
+
+
+def _limit_tokens(services: Services) -> int:
+    return services.runtime.info.limit_tokens * MAX_CONTEXTS
 
 
 @router.post("/detokenize")
@@ -51,7 +59,9 @@ async def detokenize(request: Request, services: ServicesDep) -> Response:
     """Turns token ids into text; special tokens are shown."""
     body = await read_body(request, DetokenizeRequest)
     services.models.resolve(body.model)
-    vocab_size = services.runtime.info.vocab_size
+    limit_tokens, vocab_size = _limit_tokens(services), services.runtime.info.vocab_size
+    if len(body.tokens) > limit_tokens:
+        raise BadRequest(f"'tokens' has more than {limit_tokens} ids.", "tokens", "array_above_max_length")
     for position, token_id in enumerate(body.tokens):
         if token_id >= vocab_size:
             reason = f"token id {token_id} is outside the vocabulary of {vocab_size}"

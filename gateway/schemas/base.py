@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic_core
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from gateway.errors import BadRequest, UnsupportedParameter
 
@@ -31,6 +32,12 @@ FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 StringList = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 """One string or a list of them."""
+
+MAX_FIELDS = 1024
+"""Most keys of one object that has fields of its own."""
+
+MAX_SEARCHED_BYTES = 2**20
+"""In longer bodies the field that is no valid JSON is not searched for."""
 
 MAX_REPORTED_EXTRAS = 256
 _reported_extras: set[str] = set()
@@ -52,6 +59,8 @@ class WireModel(BaseModel):
     def _drop_nulls(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
+        if len(data) > MAX_FIELDS:
+            raise PydanticCustomError("too_many_fields", "it has more than {most} fields", {"most": MAX_FIELDS})
         for name, harmless in cls.unsupported.items():
             value = data.get(name)
             if value is not None and value not in harmless:
@@ -66,7 +75,8 @@ def parse_json(body: bytes) -> dict[str, Any]:
     """Decodes a request body: strict JSON, at most 200 levels deep, no NaN or Infinity, no lone surrogates.
 
     Raises:
-        BadRequest: It is no JSON object; for NaN, Infinity and lone surrogates `param` is the path of the first.
+        BadRequest: It is no JSON object; for NaN, Infinity and lone surrogates `param` is the path of the first,
+            unless the body is very long.
     """
     try:
         data = pydantic_core.from_json(body, allow_inf_nan=False)
@@ -106,6 +116,8 @@ def _field_error(error: ValidationError) -> BadRequest:
     path += first.get("ctx", {}).get("at", "")
     if first["type"] == "missing":
         return BadRequest(f"Missing required parameter: '{path}'.", path)
+    if not path:
+        return BadRequest(f"The request body is not valid: {first['msg']}.")
     code = "invalid_type" if first["type"].endswith(("_type", "_parsing")) else None
     return BadRequest(f"Invalid '{path}': {first['msg']}.", path, code)
 
@@ -120,7 +132,8 @@ class _NoNumber:
 def _json_error(body: bytes, reason: str) -> BadRequest:
     # The strict parser stops at NaN or a lone surrogate without saying in which field; a lenient second pass finds it.
     try:
-        fault = next(_faults(json.loads(body, parse_constant=_NoNumber)), None)
+        is_long = len(body) > MAX_SEARCHED_BYTES
+        fault = None if is_long else next(_faults(json.loads(body, parse_constant=_NoNumber)), None)
     except (ValueError, RecursionError):
         fault = None
     if fault is None or not fault[0]:
@@ -149,4 +162,8 @@ def _faults(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _is_text(value: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -38,6 +38,7 @@ class TemplateFields(WireModel):
     Attributes:
         add_generation_prompt: Open an assistant turn after the messages; true unless the last one is continued.
         continue_final_message: The last message is the beginning of the answer.
+        add_special_tokens: Put the tokenizer's opening token before what the template wrote; most templates write it.
         chat_template_kwargs: More variables for the template.
     """
 
@@ -45,6 +46,7 @@ class TemplateFields(WireModel):
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    add_special_tokens: bool = False
     chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
 
     @model_validator(mode="after")

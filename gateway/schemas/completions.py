@@ -57,6 +57,7 @@ class CompletionRequest(SamplingFields):
         max_tokens: Output tokens; 0 computes the prompt alone, to `echo` it with its log-probabilities.
         logprobs: Alternatives a token.
         echo: Begin the text with the prompt.
+        add_special_tokens: Begin a prompt that is text with the tokenizer's opening token, if it has one.
         best_of: Generate this many and return the `n` with the highest mean log-probability.
     """
 
@@ -66,6 +67,7 @@ class CompletionRequest(SamplingFields):
     max_tokens: Count = DEFAULT_MAX_TOKENS
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     echo: bool = False
+    add_special_tokens: bool = True
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.schemas.base import INT64_MAX, Count, FiniteFloat, Int64, StringList, TokenId, WireModel
@@ -16,12 +16,30 @@ MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 128
 """Most continuations of one prompt."""
 
+MAX_BIASED_IDS = 65_536
+"""Most entries of `logit_bias`, whatever the operator allows."""
+
+MAX_STOP_IDS = 1024
+"""Most stop tokens of one request."""
+
+MAX_ALLOWED_IDS = 2**20
+"""Most allowed tokens of one request: more than any vocabulary has."""
+
+MAX_BAD_WORDS = 1024
+"""Most forbidden words of one request."""
+
+MAX_WORD_CHARS = 1024
+"""Longest forbidden word."""
+
+MAX_BAD_WORDS_CHARS = 16_384
+"""Longest that all forbidden words may be together: they are tokenised while other requests wait."""
+
 _DECIMAL = re.compile("0|[1-9][0-9]{0,9}")
 """The one spelling of a token id, so that no two keys mean the same."""
 
 Penalty = Annotated[FiniteFloat, Field(ge=-2, le=2)]
+BadWord = Annotated[str, Field(min_length=1, max_length=MAX_WORD_CHARS)]
 Fraction = Annotated[FiniteFloat, Field(ge=0, le=1)]
-TokenIds = list[TokenId]
 
 
 class StreamOptions(WireModel):
@@ -41,6 +59,8 @@ class StreamOptions(WireModel):
 def _bias_by_id(value: object) -> object:
     if not isinstance(value, dict):
         return value
+    if len(value) > MAX_BIASED_IDS:
+        raise PydanticCustomError("too_long", "it must not have more than {most} entries", {"most": MAX_BIASED_IDS})
     for key in value:
         if not _DECIMAL.fullmatch(key):
             raise PydanticCustomError("token_id", "keys must be token ids, got {key}", {"key": ascii(key)[:40]})
@@ -97,9 +117,9 @@ class SamplingFields(WireModel):
     logit_bias: Annotated[dict[int, FiniteFloat], BeforeValidator(_bias_by_id)] = Field(default_factory=dict)
     min_tokens: Count = 0
     ignore_eos: bool = False
-    stop_token_ids: TokenIds = Field(default_factory=list)
-    bad_words: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list, max_length=1024)
-    allowed_token_ids: Annotated[TokenIds, Field(min_length=1)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS)] = Field(default_factory=list)
+    bad_words: Annotated[list[BadWord], Field(max_length=MAX_BAD_WORDS)] = Field(default_factory=list)
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ALLOWED_IDS)] | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     prompt_logprobs: Count | None = None
@@ -111,3 +131,11 @@ class SamplingFields(WireModel):
     return_tokens_as_token_ids: bool = False
     user: str | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+
+    @field_validator("bad_words")
+    @classmethod
+    def _check_length(cls, words: list[str]) -> list[str]:
+        if sum(map(len, words)) > MAX_BAD_WORDS_CHARS:
+            message = "all words together must not have more than {most} characters"
+            raise PydanticCustomError("too_long", message, {"most": MAX_BAD_WORDS_CHARS})
+        return words

@@ -19,7 +19,6 @@ class TokenizeChatRequest(TemplateFields):
     """A conversation to tokenise through the chat template."""
 
     model: str | None = None
-    add_special_tokens: bool = False
     return_token_strs: bool = False
 
 

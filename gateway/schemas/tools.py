@@ -11,7 +11,11 @@ from gateway.schemas.base import WireModel
 
 
 class FunctionDefinition(WireModel):
-    """A function that the model may call; `parameters` is a JSON Schema."""
+    """A function that the model may call; `parameters` is a JSON Schema.
+
+    Attributes:
+        strict: Shown to the template. Without effect as long as calls are not parsed out of the text.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     description: str | None = None

@@ -56,6 +56,8 @@ async def encode_messages(
     """
     if text.chat_template is None:
         raise BadRequest("This model has no chat template; use /v1/completions.", "messages")
+    if len(fields.messages) > limit_tokens:
+        raise PromptTooLong(limit_tokens, len(fields.messages), "messages")
     messages = [message.for_template() for message in fields.messages]
     if not text.chat_template.uses("developer"):
         messages = [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
@@ -71,7 +73,7 @@ async def encode_messages(
         )
     except TemplateError as error:
         raise BadRequest(f"Invalid 'messages': {error.message}", "messages") from None
-    return await encode_text(text, prompt, limit_tokens, param="messages", add_special=False)
+    return await encode_text(text, prompt, limit_tokens, param="messages", add_special=fields.add_special_tokens)
 
 
 def chat_fields(request: ChatRequest) -> tuple[TemplateFields, dict[str, Any]]:

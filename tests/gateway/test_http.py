@@ -97,6 +97,17 @@ async def test_g_58_a_preflight_needs_no_key(locked: httpx.AsyncClient) -> None:
         assert "x-stainless-os" in answer.headers["access-control-allow-headers"]
 
 
+async def test_a_preflight_of_a_foreign_origin_is_refused_in_the_error_shape(
+    engine: ScriptedEngine, model: TextModel
+) -> None:
+    async with scripted_client(engine, model, cors_origins=("https://mine.example",)) as client:
+        answer = await client.options(CHAT, headers=PREFLIGHT)
+        assert "origin" in error_of(answer, 400)["message"]
+        assert "access-control-allow-origin" not in answer.headers
+        answer = await client.options(CHAT, headers={**PREFLIGHT, "origin": "https://mine.example"})
+        assert answer.headers["access-control-allow-origin"] == "https://mine.example"
+
+
 async def test_options_without_an_origin_is_answered_too(locked: httpx.AsyncClient) -> None:
     assert (await locked.options(CHAT)).status_code == 204
 
@@ -307,6 +318,18 @@ async def test_a_conversation_is_tokenised_as_a_chat_would_be(
     assert answer["tokens"] == engine.last.prompt_ids
     without = await whole(client, {"messages": chat()["messages"], "add_generation_prompt": False}, "/tokenize")
     assert without["count"] < answer["count"]
+
+
+async def test_far_more_than_a_context_is_neither_tokenised_nor_made_from_ids(model: TextModel) -> None:
+    engine = ScriptedEngine(model, repeats(40), max_model_len=64)
+    many = [{"role": "user", "content": ""}] * (16 * 64 + 1)
+    async with scripted_client(engine, model) as client:
+        for body, param in (({"prompt": "x" * 100_000}, "prompt"), ({"messages": many}, "messages")):
+            error = await refused(client, body, "/tokenize", param=param)
+            assert "1024 tokens" in error["message"]
+            assert "context" not in error["message"]
+        await whole(client, {"tokens": [40] * 1024}, "/detokenize")
+        await refused(client, {"tokens": [40] * 1025}, "/detokenize", param="tokens")
 
 
 async def test_unknown_ids_are_not_detokenised(client: httpx.AsyncClient) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from engine.errors import EngineError, EngineStopped
 from engine.text.model import TextModel
 from gateway.logs import JsonFormatter, configure_logging
 from gateway.settings import Settings
-from tests.fakes import ScriptedEngine, scripted_client
+from tests.fakes import Script, ScriptedEngine, scripted_client
 from tests.gateway.wire import CHAT, chat
 
 
@@ -39,6 +40,36 @@ async def test_each_request_is_one_line_with_fields(
     ]
     assert fields[0]["request_id"] == "mine"
     assert lines[0].getMessage().startswith(f"POST {CHAT} 200 ")
+
+
+async def test_probes_are_lines_for_debugging_only(
+    engine: ScriptedEngine, model: TextModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with scripted_client(engine, model, access_log=True) as client:
+        for path in ("/health", "/ready/", "/metrics", "/version"):
+            await client.get(path)
+    lines = [record for record in caplog.records if record.name == "gateway.access"]
+    assert [line.levelname for line in lines] == ["DEBUG", "DEBUG", "DEBUG", "INFO"]
+
+
+async def test_an_engine_that_dies_is_a_line_for_each_stream_and_a_bug_a_traceback(
+    engine: ScriptedEngine, model: TextModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with scripted_client(engine, model) as client:
+        for error in (EngineStopped("the engine process ended"), EngineError("a bug")):
+            engine.script = _fails_with(error)
+            assert '"error"' in (await client.post(CHAT, json=chat(stream=True))).text
+    told, bug = [record for record in caplog.records if record.name == "gateway.routes.answering"]
+    assert (told.levelname, told.exc_info) == ("WARNING", None)
+    assert "the engine process ended" in told.getMessage()
+    assert bug.levelname == "ERROR"
+    assert bug.exc_info
+
+
+def _fails_with(error: EngineError) -> Script:
+    return lambda request, index: [[40], error]
 
 
 @pytest.mark.usefixtures("_root_as_it_was")

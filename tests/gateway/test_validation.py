@@ -12,7 +12,7 @@ import pytest
 
 from engine.request import GenerationDefaults
 from engine.text.model import TextModel
-from gateway.schemas.base import WireModel
+from gateway.schemas.base import MAX_SEARCHED_BYTES, WireModel
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
 from gateway.schemas.tokenize import DetokenizeRequest, TokenizeTextRequest
@@ -225,6 +225,14 @@ async def test_g_81_null_means_not_given_for_text_completions(
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"allowed_token_ids": [10**9]}, "allowed_token_ids"),
         ({"bad_words": [""]}, "bad_words[0]"),
+        ({"bad_words": ["ok", "word " * 1000]}, "bad_words[1]"),
+        ({"bad_words": ["x" * 1000] * 17}, "bad_words"),
+        ({"bad_words": ["x"] * 1025}, "bad_words"),
+        ({"stop_token_ids": [1] * 1025}, "stop_token_ids"),
+        ({"allowed_token_ids": [1] * (2**20 + 1)}, "allowed_token_ids"),
+        ({"logit_bias": {str(number): 1 for number in range(65_537)}}, "logit_bias"),
+        ({"messages": [{"role": "user", "content": "a"}] * 5000}, "messages"),
+        ({"messages": [{"role": "user", "content": "a", **dict.fromkeys(map(str, range(1024)), 1)}]}, "messages[0]"),
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"cache_salt": ""}, "cache_salt"),
@@ -300,6 +308,17 @@ async def test_fields_that_ask_for_nothing_are_accepted(client: httpx.AsyncClien
             unknown_field={"deep": [1, 2, {"x": None}]},
         ),
     )
+
+
+async def test_a_body_of_countless_fields_is_refused(client: httpx.AsyncClient) -> None:
+    error = await refused(client, chat(**dict.fromkeys(map(str, range(1024)), 1)))
+    assert error["param"] is None
+    assert "1024 fields" in error["message"]
+
+
+async def test_the_faulty_field_of_a_very_long_body_is_not_searched_for(client: httpx.AsyncClient) -> None:
+    raw = json.dumps(chat(temperature=12345, pad="x" * MAX_SEARCHED_BYTES)).replace("12345", "NaN").encode()
+    assert error_of(await post_raw(client, raw), 400)["code"] == "invalid_json"
 
 
 async def test_model_may_be_left_out(client: httpx.AsyncClient) -> None:
@@ -419,6 +438,24 @@ async def test_truncation_makes_an_overlong_prompt_fit(engine: ScriptedEngine, m
         await refused(client, text(prompt="x" * 60), TEXT, param="prompt")
         await whole(client, text(prompt="x" * 60, truncate_prompt_tokens=-1), TEXT)
     assert len(small.last.prompt_ids) == 64 - 8
+
+
+@pytest.mark.parametrize("given", [None, True, False])
+async def test_the_opening_token_is_added_to_text_by_default_and_to_conversations_on_request(
+    given: bool | None,
+) -> None:
+    model = text_model(bos=True, template="{{ messages[0].content }}")
+    engine = ScriptedEngine(model, repeats(40))
+    fields: dict[str, Any] = {} if given is None else {"add_special_tokens": given}
+    ids = model.tokenizer.encode("hi", add_special=False)
+    opened = [model.tokenizer.bos_token_id, *ids]
+    async with scripted_client(engine, model) as client:
+        await whole(client, text(**fields), TEXT)
+        assert engine.last.prompt_ids == (ids if given is False else opened)
+        await whole(client, chat(**fields))
+        assert engine.last.prompt_ids == (opened if given else ids)
+        tokenized = (await client.post("/tokenize", json={"messages": chat()["messages"], **fields})).json()
+        assert tokenized["tokens"] == (opened if given else ids)
 
 
 async def test_extras_reach_the_engine(client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel) -> None:
