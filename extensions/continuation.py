@@ -24,10 +24,10 @@ class Continuation:
     """Text, tokens and stop strings of one sequence.
 
     A step's text is that of its tokens: text is given in whole tokens, and a character or a possible stop string that
-    several tokens make up comes with all of them. A stop string cuts the text at its first character, and the end of
-    the sequence cuts it before an unfinished character: of the tokens, those with at least one visible character are
-    still given in `tokens` (the last may reach beyond the text). `token_ids` end with the token that completed the
-    stop string, or the sequence, and so does the count.
+    several tokens make up comes with all of them. A stop string cuts the text at its first character: of the tokens,
+    those with at least one visible character are still given in `tokens` (the last may reach beyond the text);
+    `token_ids` end with the token that completed the stop string, and so does the count. The end of the sequence cuts
+    the text before an unfinished character, whose tokens are given all the same.
 
     Attributes:
         num_tokens: Output tokens counted so far.
@@ -121,13 +121,11 @@ class Continuation:
     def _finished(self, event: TokenEvent) -> GenerationStep:
         assert event.finish_reason is not None
         self._visible += self._matcher.flush()
-        num_visible = self._num_chars_given + len(self._visible)
-        waiting = self._detokenizer.waiting
-        num_shown = len(self._held) + sum(token.start < num_visible for token in waiting)
+        counted = [*self._held, *self._detokenizer.waiting]
         stop_id = event.stop_token_id
         # The model's own end ids are no news; an id that the caller named is.
         reason = stop_id if stop_id in self._options.sampling.stop_token_ids else None
-        return self._last_step([*self._held, *waiting], num_shown, _FINISH[event.finish_reason], reason)
+        return self._last_step(counted, len(counted), _FINISH[event.finish_reason], reason)
 
     def _last_step(
         self,

@@ -59,7 +59,8 @@ class TokenText(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         token_id: Its id.
         text: Its text alone; U+FFFD where its bytes are no whole character.
-        data: Its true bytes; joined over a text they give the text's bytes (the last token's may go on beyond it).
+        data: Its true bytes; joined over a text they give the text's bytes, and those of a character that was not
+            finished.
         logprob: Finite, or None when not asked for (or for the first prompt token).
         top: Likeliest tokens at its place, best first.
     """
@@ -79,10 +80,9 @@ class GenerationStep(msgspec.Struct, frozen=True, kw_only=True):
         text: New text, whole characters only; may be empty. A character that is unfinished at the end of the
             continuation is left out; U+FFFD stands only for bytes inside the text that no later ones could mend.
         tokens: The tokens whose text completes within `text` (held-back tokens come with their text), unless
-            `report_tokens` is off. Tokens cut off with a stop string, tokens of a character that was unfinished at
-            the end, and special tokens left out of the text do not appear.
-        token_ids: Every new token id the engine produced that belongs to this step, the stop token and those of an
-            unfinished character included.
+            `report_tokens` is off; on the last step also those of an unfinished character. Tokens cut off with a stop
+            string and special tokens left out of the text do not appear.
+        token_ids: Every new token id the engine produced that belongs to this step, the stop token included.
         finish_reason: Set on the last step of this continuation.
         stop_reason: The stop string or the stop token id that ended it (None for the model's own end id).
         prompt_tokens: On the first step, when `prompt_logprobs` was asked for.
@@ -103,8 +103,7 @@ class Usage:
 
     Attributes:
         num_prompt_tokens: Once, whatever `n` is.
-        num_completion_tokens: Over all continuations; a stop token counts and so do the tokens of a character that
-            was never finished; tokens past a stop string do not.
+        num_completion_tokens: Over all continuations; a stop token counts, tokens past a stop string do not.
         num_cached_tokens: Prompt tokens that came from the prefix cache.
     """
 

@@ -160,7 +160,7 @@ TABLE: dict[type[Exception], ErrorSpec] = {
 INTERNAL = ErrorSpec(500, "server_error", "internal_error")
 """A bug: the client learns nothing but that."""
 
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 431: "request_head_too_large"}
 
 
 @dataclass(frozen=True, slots=True)

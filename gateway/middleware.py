@@ -7,7 +7,7 @@ import re
 import time
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,11 +29,14 @@ Observer = Callable[[str, str, int, float], None]
 """Told of each finished request: method, route, status, seconds."""
 
 
-class RequestLog:
-    """Gives each request an id, says how long it took, and writes one access line when it is over.
+def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The client's `x-request-id` if that is sane, else a new one. It is a label only."""
+    given = dict(headers).get(b"x-request-id", b"")
+    return given if _SANE_ID.fullmatch(given) else b"req_" + uuid.uuid4().hex.encode()
 
-    The id is the client's `x-request-id` if that is sane, else a new one. It is a label only.
-    """
+
+class RequestLog:
+    """Gives each request an id, says how long it took, and writes one access line when it is over."""
 
     def __init__(self, app: ASGIApp, *, access_log: bool, observe: Observer) -> None:
         self._app = app
@@ -45,8 +48,7 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         start_s = time.perf_counter()
-        given = dict(scope["headers"]).get(b"x-request-id", b"")
-        request_id = given if _SANE_ID.fullmatch(given) else b"req_" + uuid.uuid4().hex.encode()
+        request_id = request_id_of(scope["headers"])
         scope.setdefault("state", {})["request_id"] = request_id.decode("ascii")
         # Stays at what proxies call "client closed request" if nothing is ever sent.
         status = 499

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 
+from engine.request import EngineInfo
 from extensions.runtime import Runtime
 from gateway.errors import ErrorReply, to_reply
 from gateway.lifecycle import Lifecycle
@@ -16,6 +19,11 @@ from gateway.settings import Settings
 from gateway.telemetry import Metrics
 
 M = TypeVar("M", bound=WireModel)
+
+ENGINE_PATIENCE_S = 1.0
+"""Seconds that a request waits for an engine to be connected: the processes of one server connect one by one."""
+
+_POLL_S = 0.01
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +48,18 @@ class Services:
     def is_ready(self) -> bool:
         """True if a request sent now would be taken."""
         return self.runtime.is_ready and not self.lifecycle.is_draining
+
+    async def engine_info(self) -> EngineInfo:
+        """What the engine is; waits a moment for one that is about to be connected.
+
+        Raises:
+            EngineStopped: None is.
+        """
+        deadline_s = time.monotonic() + ENGINE_PATIENCE_S
+        # Polled, as the engine's door has no event for it; waits are rare and short.
+        while not self.runtime.is_ready and time.monotonic() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
+        return self.runtime.info
 
     def to_reply(self, error: Exception) -> ErrorReply:
         """What a client sees of `error`."""

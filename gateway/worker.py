@@ -21,6 +21,7 @@ from engine.process import EngineConnection
 from engine.text.model import TextModel
 from gateway.app import create_app
 from gateway.logs import configure_logging
+from gateway.protocol import GatewayProtocol
 from gateway.services import Services
 from gateway.settings import Settings, WorkerSettings
 
@@ -86,7 +87,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=GatewayProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -22,7 +22,7 @@ async def create_chat_completion(request: Request, services: ServicesDep) -> Res
     body = await read_body(request, ChatRequest)
     model = services.models.resolve(body.model)
     check_limits(body, services.settings)
-    runtime, info = services.runtime, services.runtime.info
+    runtime, info = services.runtime, await services.engine_info()
     fields, variables = chat_fields(body)
     prompt_ids = await encode_messages(runtime.text, fields, info.limit_tokens, variables)
     prompt_ids = truncate_prompt(prompt_ids, body.truncate_prompt_tokens, info.limit_tokens, body.asked_tokens)

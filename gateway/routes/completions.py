@@ -27,7 +27,7 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
     body = await read_body(request, CompletionRequest)
     model = services.models.resolve(body.model)
     _check_limits(body, services.settings)
-    runtime, info = services.runtime, services.runtime.info
+    runtime, info = services.runtime, await services.engine_info()
     prompts = [await _encode(runtime.text, prompt, body, info.limit_tokens) for prompt in body.prompt]
     work = await Generations.start(
         runtime,

@@ -6,11 +6,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from engine.text.model import TextModel
 from gateway.errors import BadRequest, PromptTooLong
 from gateway.routes.answering import json_response
 from gateway.schemas.base import parse_json, validate
 from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
-from gateway.services import Services, ServicesDep, read_body
+from gateway.services import ServicesDep, read_body
 from gateway.translate.prompts import encode_messages, encode_text
 
 router = APIRouter()
@@ -30,16 +31,16 @@ async def tokenize(request: Request, services: ServicesDep) -> Response:
     else:
         body = validate(TokenizeTextRequest, data)
     services.models.resolve(body.model)
-    ids = await _encode(services, body)
-    answer: dict[str, Any] = {"count": len(ids), "max_model_len": services.runtime.info.limit_tokens, "tokens": ids}
+    info = await services.engine_info()
+    ids = await _encode(services.runtime.text, body, info.limit_tokens * MAX_CONTEXTS)
+    answer: dict[str, Any] = {"count": len(ids), "max_model_len": info.limit_tokens, "tokens": ids}
     if body.return_token_strs:
         tokenizer = services.runtime.text.tokenizer
         answer["token_strs"] = [tokenizer.token_text(token_id) for token_id in ids]
     return json_response(answer)
 
 
-async def _encode(services: Services, body: TokenizeTextRequest | TokenizeChatRequest) -> list[int]:
-    text, limit_tokens = services.runtime.text, _limit_tokens(services)
+async def _encode(text: TextModel, body: TokenizeTextRequest | TokenizeChatRequest, limit_tokens: int) -> list[int]:
     try:
         if isinstance(body, TokenizeChatRequest):
             return await encode_messages(text, body, limit_tokens)
@@ -49,17 +50,14 @@ async def _encode(services: Services, body: TokenizeTextRequest | TokenizeChatRe
         raise BadRequest(reason, error.param, "string_above_max_length") from None
 
 
-def _limit_tokens(services: Services) -> int:
-    return services.runtime.info.limit_tokens * MAX_CONTEXTS
-
-
 @router.post("/detokenize")
 @router.post("/v1/detokenize")
 async def detokenize(request: Request, services: ServicesDep) -> Response:
     """Turns token ids into text; special tokens are shown."""
     body = await read_body(request, DetokenizeRequest)
     services.models.resolve(body.model)
-    limit_tokens, vocab_size = _limit_tokens(services), services.runtime.info.vocab_size
+    info = await services.engine_info()
+    limit_tokens, vocab_size = info.limit_tokens * MAX_CONTEXTS, info.vocab_size
     if len(body.tokens) > limit_tokens:
         raise BadRequest(f"'tokens' has more than {limit_tokens} ids.", "tokens", "array_above_max_length")
     for position, token_id in enumerate(body.tokens):

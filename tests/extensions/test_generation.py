@@ -83,12 +83,14 @@ async def test_characters_split_over_tokens_arrive_whole(chunk: int) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 2, 100])
 @pytest.mark.parametrize("finish", [FinishReason.LENGTH, FinishReason.STOP, FinishReason.ABORT])
-async def test_an_unfinished_character_at_the_end_is_no_text_but_counts(chunk: int, finish: FinishReason) -> None:
+async def test_an_unfinished_character_at_the_end_is_no_text_but_its_tokens_are(
+    chunk: int, finish: FinishReason
+) -> None:
     words = Words()
     ids = [0x61, 0xF0, 0x9F]
     steps, generation, _ = await play(words, ids, options(), chunk=chunk, finish=finish)
     assert text_of(steps) == "a"
-    assert [token.data for step in steps for token in step.tokens] == [b"a"]
+    assert [token.data for step in steps for token in step.tokens] == [b"a", b"\xf0", b"\x9f"]
     assert ids_of(steps) == ids
     assert generation.usage.num_completion_tokens == 3
 
@@ -97,14 +99,14 @@ async def test_a_token_that_ends_in_an_unfinished_character_is_reported_with_wha
     words = Words(b"ab\xf0")
     steps, _, _ = await play(words, [*words.ids(b"ab\xf0"), 0x9F], options())
     assert text_of(steps) == "ab"
-    assert [token.data for step in steps for token in step.tokens] == [b"ab\xf0"]
+    assert [token.data for step in steps for token in step.tokens] == [b"ab\xf0", b"\x9f"]
 
 
 async def test_bytes_that_nothing_can_mend_are_replaced_inside_the_text() -> None:
     words = Words()
     steps, _, _ = await play(words, [0x61, 0xF0, 0x9F, 0x62, 0xC3], options())
     assert text_of(steps) == "a\ufffdb"
-    assert [token.data for step in steps for token in step.tokens] == [b"a", b"\xf0", b"\x9f", b"b"]
+    assert [token.data for step in steps for token in step.tokens] == [b"a", b"\xf0", b"\x9f", b"b", b"\xc3"]
 
 
 async def test_steps_without_tokens_are_otherwise_the_same() -> None:

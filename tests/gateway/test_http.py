@@ -355,6 +355,15 @@ async def test_without_an_engine_the_server_says_so(engine: ScriptedEngine, mode
         assert "wye_engine_up 0.0" in (await client.get("/metrics")).text
 
 
+async def test_a_request_waits_a_moment_for_an_engine_that_is_connecting(
+    client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel
+) -> None:
+    info = engine.info
+    engine.die()
+    asyncio.get_running_loop().call_later(0.1, setattr, engine, "_info", info)
+    assert (await whole(client, chat()))["choices"][0]["finish_reason"] == "stop"
+
+
 async def test_a_whole_answer_has_role_text_and_kind(engine: ScriptedEngine, model: TextModel) -> None:
     engine.script = says(model, "other words")
     async with scripted_client(engine, model) as client:
