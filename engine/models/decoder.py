@@ -1,8 +1,8 @@
 """The decoder that all families share; what differs between them is in the configuration and thus in the weights.
 
 Letters: T tokens of the step, R rows read out, V vocabulary, H query heads, G key/value heads, D head_dim.
-Products take the weights' dtype; the residual stream, norms, rotation and logits are float32, because sums over many
-layers and near ties among logits do not survive bfloat16.
+Products take what suits the machine (`engine.layers.linear`); the residual stream, norms, rotation and logits are
+float32, because sums over many layers and near ties among logits do not survive bfloat16.
 """
 
 from __future__ import annotations
@@ -20,25 +20,23 @@ from engine.models.step import StepInputs
 from engine.models.weights import load_weights
 from engine.ops.reference import gated_silu, head_norm, rms_norm, rotate
 
-_PACKED_BYTES = 4 << 30
-"""Up to this size of all matrices a second, packed copy for narrow steps is worth its memory."""
-
 
 class Decoder:
     """A `StepModel` in plain torch, on any device.
 
     Attributes:
         config: What it is.
-        weights: Its tensors.
-        dtype: Of its matrices.
+        device: Where it runs.
     """
 
     def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
+        """Takes weights over: their list of layers is empty afterwards, each freed once its products are made."""
         self.config = config
-        self.weights = weights
-        self.dtype = weights.embedding.dtype
-        packed = sum(layer.num_bytes() for layer in weights.layers) <= _PACKED_BYTES
-        self._layers = [_Layer(config, index, layer, packed) for index, layer in enumerate(weights.layers)]
+        self.device = weights.embedding.device
+        self._embedding = weights.embedding
+        self._norm = weights.norm
+        weights.layers.reverse()
+        self._layers = [_Layer(config, index, weights.layers.pop()) for index in range(config.num_layers)]
         self._rotary = Rotary(config, weights.embedding.device)
         self._head = LMHead(weights.head)
 
@@ -46,34 +44,34 @@ class Decoder:
         """Computes the step, writing K and V, and returns logits [R, V] float32."""
         with torch.inference_mode():
             cos, sin = self._rotary.angles(inputs.positions)
-            hidden = self.weights.embedding.index_select(0, inputs.token_ids).float()
+            hidden = self._embedding.index_select(0, inputs.token_ids).float()
             for layer in self._layers:
                 layer.forward(hidden, cos, sin, inputs.attention)
             rows = hidden.index_select(0, inputs.readout_rows)
-            return self._head(rms_norm(rows, self.weights.norm, self.config.norm_eps))
+            return self._head(rms_norm(rows, self._norm, self.config.norm_eps))
 
 
 class _Layer:
     """One layer with its products chosen."""
 
-    def __init__(self, config: ModelConfig, index: int, weights: LayerWeights, packed: bool) -> None:
+    def __init__(self, config: ModelConfig, index: int, weights: LayerWeights) -> None:
         self._config = config
         self._index = index
-        self._weights = weights
-        self._qkv = Linear(weights.qkv, weights.qkv_bias, packed=packed)
-        self._output = Linear(weights.output, packed=packed)
-        self._gate_up = Linear(weights.gate_up, packed=packed)
-        self._down = Linear(weights.down, packed=packed)
+        self._input_norm, self._post_norm, self._qk_norm = weights.input_norm, weights.post_norm, weights.qk_norm
+        self._qkv = Linear(weights.qkv, weights.qkv_bias)
+        self._output = Linear(weights.output)
+        self._gate_up = Linear(weights.gate_up)
+        self._down = Linear(weights.down)
         self._num_rotated = config.num_heads + config.num_kv_heads
         self._num_projected = self._num_rotated + config.num_kv_heads
         self._scale = config.head_dim**-0.5
 
     def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, step: AttentionStep) -> None:
         """Adds what the layer makes of the residual stream hidden [T, E] float32 to it, in place."""
-        weights, eps = self._weights, self._config.norm_eps
-        attended = self._attend(rms_norm(hidden, weights.input_norm, eps), cos, sin, step)
+        eps = self._config.norm_eps
+        attended = self._attend(rms_norm(hidden, self._input_norm, eps), cos, sin, step)
         hidden += self._output(attended)
-        normed = rms_norm(hidden, weights.post_norm, eps)
+        normed = rms_norm(hidden, self._post_norm, eps)
         hidden += self._down(gated_silu(self._gate_up(normed)))
 
     def _attend(self, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, step: AttentionStep) -> torch.Tensor:
@@ -81,8 +79,8 @@ class _Layer:
         config, num_rotated, storage = self._config, self._num_rotated, step.storage
         projected = self._qkv(normed).view(-1, self._num_projected, config.head_dim)
         heads = projected[:, :num_rotated]
-        if self._weights.qk_norm is not None:
-            heads = head_norm(heads, self._weights.qk_norm, config.norm_eps)
+        if self._qk_norm is not None:
+            heads = head_norm(heads, self._qk_norm, config.norm_eps)
         rotated = rotate(heads, cos, sin).to(storage.dtype)
         storage.write(self._index, rotated[:, config.num_heads :], projected[:, num_rotated:], step.slots)
         query = rotated[:, : config.num_heads]

@@ -37,10 +37,6 @@ class LayerWeights:
     gate_up: torch.Tensor
     down: torch.Tensor
 
-    def num_bytes(self) -> int:
-        """Bytes of its matrices."""
-        return sum(matrix.nbytes for matrix in (self.qkv, self.output, self.gate_up, self.down))
-
 
 @dataclass(kw_only=True, slots=True)
 class DecoderWeights:

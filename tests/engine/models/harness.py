@@ -92,7 +92,7 @@ def run_tokens(
     """Runs one history in chunks (all at once by default) and returns the logits of every position, [T, V]."""
     num_pages = -(-len(token_ids) // page_size)
     lane = Lane(token_ids=token_ids, pages=list(range(num_pages)) if pages is None else pages)
-    device = model.weights.embedding.device
+    device = model.device
     storage = storage_for(model.config, num_pages=max(lane.pages) + 1, page_size=page_size, dtype=dtype, device=device)
     kernel = select_backend(backend, device)
     for num_rows in chunks or [len(token_ids)]:
