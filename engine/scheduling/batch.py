@@ -30,7 +30,7 @@ class Lane:
 
     Attributes:
         sequence: Whose.
-        run: The sequence's `runs` when it was scheduled; an older result is stale.
+        run: The sequence's `runs` when it was scheduled; results of an earlier run are void.
         start: First position computed.
         num_tokens: Query span.
         samples: A token is drawn after the last position.

@@ -128,10 +128,9 @@ class Scheduler:
         self._totals.num_steps += 1
         events = []
         for lane, result in zip(batch.lanes, results, strict=True):
-            if lane.sequence.is_finished:
-                continue
-            if lane.sequence.is_running and lane.run == lane.sequence.runs:
-                self._commit(lane, result)
+            if not lane.sequence.is_running or lane.run != lane.sequence.runs:
+                continue  # it ended, or gave its pages back and will compute this again
+            self._commit(lane, result)
             if result.token_id is not None:
                 events.append(self._accept(lane.sequence, result))
             elif lane.sequence.num_computed == lane.sequence.max_total:
@@ -261,15 +260,14 @@ class Scheduler:
         sequence.num_in_flight += lane.samples
 
     def _preempt(self, batch: Batch, victim: Sequence) -> None:
-        """Takes a running sequence's pages; it keeps its tokens, and waits to compute them again."""
+        """Takes a running sequence's pages; it keeps the tokens it knows, and waits to compute them again."""
         for lane in batch.lanes:
             if lane.sequence is victim:
                 batch.lanes.remove(lane)
-                victim.num_in_flight -= lane.samples
                 break
         self._close(victim, keep=True)
-        victim.num_scheduled = victim.num_computed = 0
-        victim.prompt_logprobs.clear()
+        victim.num_scheduled = victim.num_computed = victim.num_in_flight = 0
+        victim.prompt_logprobs = []
         self._roster.suspend(victim)
         self._totals.num_preemptions += 1
 

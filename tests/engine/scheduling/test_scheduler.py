@@ -294,6 +294,7 @@ def test_random_histories_of_joins_leaves_aborts_and_pressure_end_with_an_intact
                 seed=rng.randrange(99),
                 salt=rng.choice(["", "other"]),
                 priority=rng.choice([0, 0, 1]),
+                prompt_logprobs=rng.choice([None, None, 0]),
             )
             requests[request.request_id] = request
             rig.scheduler.add(request)
@@ -315,5 +316,10 @@ def test_random_histories_of_joins_leaves_aborts_and_pressure_end_with_an_intact
                 assert got == expected[: len(got)]
             else:
                 assert got == expected
+        if request.prompt_logprobs is not None and (name, 0) not in aborted:
+            first = next(event for event in rig.events if (event.request_id, event.index) == (name, 0))
+            assert first.prompt_logprobs is not None
+            found = [entry.logprob for entry in first.prompt_logprobs]
+            assert found == [float(-position) for position in range(len(request.prompt_ids) - 1)]
     rig.kv.clear_cache()
     assert rig.kv.usage.num_free == rig.kv.num_pages
