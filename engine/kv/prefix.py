@@ -68,16 +68,22 @@ class PrefixCache:
             keys: Keys of leading full pages.
             pages: Their pages, held by the caller.
             adopt_duplicates: Where the tree has another page under the same key, go on below it. Only right when the
-                caller is about to release its pages: otherwise it would hold a child in use under an idle parent.
+                caller is about to release its pages: what is in use must lie below what is in use, or an idle page
+                could not be evicted. Pages that others hold too are therefore not adopted.
         """
         parent: _Node | None = None
         tick = next(self._ticks)
+        adopts = False
         for key, page in zip(keys, pages, strict=True):
             node = self._nodes.get(key)
             if node is None:
+                if adopts and self._pool.refs(page) > 1:
+                    return
                 node = self._add(key, page, parent)
-            elif node.page != page and not adopt_duplicates:
-                return
+            elif node.page != page:
+                if not adopt_duplicates:
+                    return
+                adopts = True
             node.used_at = tick
             if self._pool.refs(node.page) == 1:
                 self._offer(node)
@@ -115,6 +121,8 @@ class PrefixCache:
             assert self._pool.refs(node.page) >= 1
             if node.parent is not None:
                 assert self._nodes.get(node.parent.key) is node.parent, "a node outlived its parent"
+                in_use, above = self._pool.refs(node.page) > 1, self._pool.refs(node.parent.page) > 1
+                assert above or not in_use, "a page in use below an idle one"
                 children[node.parent.key] = children.get(node.parent.key, 0) + 1
         for node in self._nodes.values():
             assert node.num_children == children.get(node.key, 0)
