@@ -9,7 +9,7 @@ from engine.request import FinishReason as EngineFinish
 from engine.request import TokenEvent, TokenLogprob
 from engine.text.detokenizer import DecodedToken, IncrementalDetokenizer
 from engine.text.tokenizer import Tokenizer
-from extensions.output import FinishReason, GenerateOptions, GenerationStep
+from extensions.output import FinishReason, GenerateOptions, GenerationStep, TokenText
 from extensions.stopping import StopMatch, StopMatcher, StopStrings
 from extensions.token_text import describe
 
@@ -58,7 +58,8 @@ class Continuation:
         """Takes an event of this sequence; returns its news, or None if there is nothing to show yet."""
         if self.is_done:
             return None
-        self._logprobs.extend(event.logprobs)
+        if self._options.report_tokens:
+            self._logprobs.extend(event.logprobs)
         match = self._take_tokens(event)
         if match is not None:
             return self._stopped(match)
@@ -150,18 +151,19 @@ class Continuation:
         text, self._visible = self._visible[:num_chars], self._visible[num_chars:]
         self._num_chars_given += num_chars
         self._num_given += len(counted)
-        reports = [self._logprobs.popleft() if self._logprobs else None for _ in counted]
         return GenerationStep(
             index=self._index,
             text=text,
-            tokens=tuple(
-                describe(self._tokenizer, token.token_id, token.data, report)
-                for token, report in zip(counted[:num_shown], reports, strict=False)
-                if not token.is_hidden
-            )
-            if self._options.report_tokens
-            else (),
+            tokens=self._described(counted, num_shown) if self._options.report_tokens else (),
             token_ids=tuple([token.token_id for token in counted]),
             finish_reason=finish_reason,
             stop_reason=stop_reason,
+        )
+
+    def _described(self, counted: Sequence[DecodedToken], num_shown: int) -> tuple[TokenText, ...]:
+        reports = [self._logprobs.popleft() if self._logprobs else None for _ in counted]
+        return tuple(
+            describe(self._tokenizer, token.token_id, token.data, report)
+            for token, report in zip(counted[:num_shown], reports, strict=False)
+            if not token.is_hidden
         )

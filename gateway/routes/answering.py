@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
 from fastapi import Request, Response
@@ -39,7 +39,7 @@ def stream(services: Services, work: Generations, chunks: Chunks) -> Response:
     )
 
 
-async def _events(services: Services, work: Generations, chunks: Chunks) -> AsyncIterator[bytes]:
+async def _events(services: Services, work: Generations, chunks: Chunks) -> AsyncGenerator[bytes, None]:
     try:
         async for step in work:
             if data := chunks.encode(step, work):

@@ -28,11 +28,15 @@ class ChatChunks:
         self._request = request
         self._prompt_ids = prompt_ids
         self._is_plain = not (request.logprobs or request.return_token_ids or self._frame.has_running_usage)
+        # What stands before and after the text of a chunk that has nothing but text.
         self._plain_starts: dict[int, bytes] = {}
+        self._plain_end = b'},"logprobs":null,"finish_reason":null}' + self._frame.after_choice
 
     def encode(self, step: GenerationStep, work: Generations) -> bytes:
         """The chunks of one step, framed; the first of a choice brings its role, the last its finish reason."""
         index = step.index
+        if self._is_plain and step.finish_reason is None and index in self._plain_starts:
+            return self._plain(index, step.text) if step.text else b""
         usage = work.usage if self._frame.has_running_usage else None
         frames = [] if index in self._plain_starts else [self._open(index, usage)]
         if step.text or step.tokens or (self._request.return_token_ids and step.token_ids):
@@ -54,10 +58,12 @@ class ChatChunks:
             choice["prompt_token_ids"] = self._prompt_ids
         return self._frame.choice(choice, usage)
 
+    def _plain(self, index: int, text: str) -> bytes:
+        return self._plain_starts[index] + encode_json(text) + self._plain_end
+
     def _content(self, index: int, step: GenerationStep, usage: Usage | None) -> bytes:
         if self._is_plain:
-            start, end = self._plain_starts[index], self._frame.after_choice
-            return start + encode_json(step.text) + b'},"logprobs":null,"finish_reason":null}' + end
+            return self._plain(index, step.text)
         choice: dict[str, Any] = {
             "index": index,
             "delta": {"content": step.text},

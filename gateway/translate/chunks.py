@@ -22,20 +22,18 @@ class ChunkFrame:
         head: Identity of the answer.
         kind: Value of `object`.
         options: What the client wants to know of usage.
+
+    Attributes:
+        has_running_usage: Every chunk carries the usage so far.
     """
 
     def __init__(self, head: Head, kind: str, options: StreamOptions | None) -> None:
         options = options or StreamOptions()
-        self._continuous = options.continuous_usage_stats
+        self.has_running_usage = options.continuous_usage_stats
         self._include_usage = options.include_usage
         self._start = b"data: " + encode_json(head.body(kind))[:-1]
         self.before_choice = self._start + b',"choices":['
         self.after_choice = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
-
-    @property
-    def has_running_usage(self) -> bool:
-        """Whether every chunk carries the usage so far."""
-        return self._continuous
 
     def choice(self, choice: dict[str, Any], usage: Usage | None = None) -> bytes:
         """A chunk with one choice."""
@@ -43,7 +41,7 @@ class ChunkFrame:
 
     def raw_choice(self, choice: bytes, usage: Usage | None = None) -> bytes:
         """A chunk with one choice that is JSON already."""
-        if not self._continuous or usage is None:
+        if not self.has_running_usage or usage is None:
             return self.before_choice + choice + self.after_choice
         return self.before_choice + choice + b'],"usage":' + encode_json(usage_body(usage)) + b"}\n\n"
 

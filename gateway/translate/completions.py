@@ -48,11 +48,15 @@ class CompletionChunks:
         self._is_plain = request.logprobs is None and not (request.return_token_ids or self._frame.has_running_usage)
         self._prompt_tokens: dict[int, tuple[TokenText, ...]] = {}
         self._logprobs: dict[int, CompletionLogprobs] = {}
+        # What stands before and after the text of a chunk that has nothing but text.
         self._plain_starts: dict[int, bytes] = {}
+        self._plain_end = b',"logprobs":null,"finish_reason":null}' + self._frame.after_choice
 
     def encode(self, step: GenerationStep, work: Generations) -> bytes:
         """The chunks of one step, framed; with `echo` the first of a choice brings the prompt."""
         index = step.index
+        if self._is_plain and step.finish_reason is None and index in self._plain_starts:
+            return self._plain(index, step.text) if step.text else b""
         usage = work.usage if self._frame.has_running_usage else None
         number = index // self._request.n
         if step.prompt_tokens is not None:
@@ -75,12 +79,14 @@ class CompletionChunks:
         """The usage chunk, if the client asked for it."""
         return self._frame.usage(usage)
 
+    def _plain(self, index: int, text: str) -> bytes:
+        return self._plain_starts[index] + encode_json(text) + self._plain_end
+
     def _content(
         self, index: int, text: str, tokens: Sequence[TokenText], token_ids: Sequence[int], usage: Usage | None
     ) -> bytes:
         if self._is_plain:
-            start, end = self._plain_starts[index], self._frame.after_choice
-            return start + encode_json(text) + b',"logprobs":null,"finish_reason":null}' + end
+            return self._plain(index, text)
         wants_logprobs = self._request.logprobs is not None
         choice: dict[str, Any] = {
             "index": index,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import pytest
 from starlette.types import Message
@@ -54,7 +54,7 @@ class Sent:
 SCOPE = {"type": "http", "method": "POST"}
 
 
-async def events(*items: bytes | float) -> AsyncIterator[bytes]:
+async def events(*items: bytes | float) -> AsyncGenerator[bytes, None]:
     for item in items:
         if isinstance(item, float):
             await asyncio.sleep(item)
@@ -62,7 +62,7 @@ async def events(*items: bytes | float) -> AsyncIterator[bytes]:
             yield item
 
 
-def response(items: AsyncIterator[bytes], work: Work, send_timeout_s: float = 10.0) -> EventStreamResponse:
+def response(items: AsyncGenerator[bytes, None], work: Work, send_timeout_s: float = 10.0) -> EventStreamResponse:
     return EventStreamResponse(items, work, heartbeat_s=0, send_timeout_s=send_timeout_s)
 
 
