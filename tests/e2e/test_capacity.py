@@ -108,7 +108,7 @@ async def test_g_42_a_scored_prompt_that_is_preempted_keeps_all_its_entries(clie
     async def score(number: int) -> None:
         prompt = [(number * 7 + place) % 300 + 100 for place in range(60)]
         fields = {"echo": True, "logprobs": 2, "n": 1 + number % 3, "ignore_eos": True, "seed": number}
-        answer = await whole(client, text(prompt=prompt, max_tokens=1 + number % 30, **fields), TEXT)
+        answer = await whole(client, text(prompt=prompt, max_tokens=40 + number % 60, **fields), TEXT)
         for choice in answer["choices"]:
             scores = choice["logprobs"]["token_logprobs"]
             assert scores[0] is None
