@@ -68,27 +68,24 @@ class Continuation:
         return self._released()
 
     def _take_tokens(self, event: TokenEvent) -> StopMatch | None:
-        for part, hide in self._parts(event):
-            self.num_tokens += len(part)
-            piece = self._detokenizer.push(part, hide=hide)
-            self._held += piece.tokens
-            text, match = self._matcher.push(piece.text, active=self.num_tokens >= self._min_tokens)
-            self._visible += text
-            if match is not None:
-                return match
-        return None
-
-    def _parts(self, event: TokenEvent) -> Sequence[tuple[list[int], bool]]:
-        """An event's tokens; those before `min_tokens` apart, and the stop token, whose text is not shown."""
+        """Decodes an event's tokens: those before `min_tokens` apart, and the stop token, whose text is not shown."""
         ids = event.token_ids
         num_early = self._min_tokens - 1 - self.num_tokens
         hides_stop = event.stop_token_id is not None and not self._options.include_stop_str
         if num_early <= 0 and not hides_stop:
-            return ((ids, False),)
+            return self._take(ids)
         num_shown = len(ids) - hides_stop
         num_early = max(0, min(num_early, num_shown))
-        parts = ((ids[:num_early], False), (ids[num_early:num_shown], False), (ids[num_shown:], True))
-        return [part for part in parts if part[0]]
+        match = self._take(ids[:num_early]) or self._take(ids[num_early:num_shown])
+        return match or self._take(ids[num_shown:], hide=True)
+
+    def _take(self, ids: list[int], *, hide: bool = False) -> StopMatch | None:
+        self.num_tokens += len(ids)
+        piece = self._detokenizer.push(ids, hide=hide)
+        self._held += piece.tokens
+        text, match = self._matcher.push(piece.text, active=self.num_tokens >= self._min_tokens)
+        self._visible += text
+        return match
 
     def _released(self) -> GenerationStep | None:
         """Whatever may be shown already, up to the last border of text that no token crosses."""

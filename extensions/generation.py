@@ -73,9 +73,17 @@ class Generation:
             raise StopAsyncIteration
         try:
             while True:
-                step = await self._read()
+                event = await self._stream.__anext__()
+                was_done = self._continuations[event.index].is_done
+                step = self._feed(event)
+                if self._continuations[event.index].is_done and not was_done:
+                    await self._end_sequence(event)
                 if step is not None:
                     return step
+        except StopAsyncIteration:
+            error = self._early_end()
+            await self.aclose()
+            raise error from None
         except BaseException:
             await self.aclose()
             raise
@@ -94,22 +102,17 @@ class Generation:
     ) -> None:
         await self.aclose()
 
-    async def _read(self) -> GenerationStep | None:
-        """Waits for one event; frees at once whatever it has ended."""
-        try:
-            event = await self._stream.__anext__()
-        except StopAsyncIteration:
-            if self._closing is not None:
-                raise GenerationClosed("the generation was closed while a step was awaited") from None
-            raise errors.EngineStopped("the engine ended a request before its last token") from None
+    def _feed(self, event: TokenEvent) -> GenerationStep | None:
         if event.finish_reason is EngineFinish.ERROR:
             raise errors.EngineError("the request failed") if event.error is None else rebuild(event.error)
-        continuation = self._continuations[event.index]
-        was_done = continuation.is_done
-        step = self._with_prompt(event, continuation.feed(event))
-        if continuation.is_done and not was_done:
-            await self._end_sequence(event)
-        return step
+        step = self._continuations[event.index].feed(event)
+        is_about_prompt = event.num_cached_tokens is not None or event.prompt_logprobs is not None
+        return self._with_prompt(event, step) if is_about_prompt else step
+
+    def _early_end(self) -> Exception:
+        if self._closing is not None:
+            return GenerationClosed("the generation was closed while a step was awaited")
+        return errors.EngineStopped("the engine ended a request before its last token")
 
     async def _end_sequence(self, event: TokenEvent) -> None:
         self._num_running -= 1

@@ -104,6 +104,7 @@ class StopMatcher:
 
     def __init__(self, stops: StopStrings, *, include_stop: bool = False) -> None:
         self._stops = stops
+        self._is_idle = not stops
         self._include_stop = include_stop
         self._node = stops.root
         self._held = ""
@@ -124,7 +125,7 @@ class StopMatcher:
         Returns:
             Text that may be shown now, and the match that ended the text, if any. After a match, push no more.
         """
-        if not self._stops:
+        if self._is_idle:
             return text, None
         at, node, root = 0, self._node, self._stops.root
         while at < len(text):

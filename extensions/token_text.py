@@ -22,13 +22,16 @@ def describe(tokenizer: Tokenizer, token_id: int, data: bytes, logprob: TokenLog
     text = data.decode("utf-8", "replace")
     if logprob is None:
         return TokenText(token_id=token_id, text=text, data=data)
-    top = tuple(
-        TokenAlternative(
-            token_id=other, text=tokenizer.token_text(other), data=tokenizer.token_bytes(other), logprob=value
-        )
+    top = [
+        _alternative(tokenizer, other, value)
         for other, value in zip(logprob.top_ids, logprob.top_logprobs, strict=True)
-    )
-    return TokenText(token_id=token_id, text=text, data=data, logprob=logprob.logprob, top=top)
+    ]
+    return TokenText(token_id=token_id, text=text, data=data, logprob=logprob.logprob, top=tuple(top))
+
+
+def _alternative(tokenizer: Tokenizer, token_id: int, logprob: float) -> TokenAlternative:
+    spelling = tokenizer.spelling(token_id)
+    return TokenAlternative(token_id=token_id, text=spelling.text, data=spelling.data, logprob=logprob)
 
 
 def describe_prompt(

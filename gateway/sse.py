@@ -78,12 +78,13 @@ class EventStreamResponse(EventSourceResponse):
     async def _stream_response(self, send: Send) -> None:
         # Leaner than the base class, which prepares for events of any kind and arms a timer for each.
         assert self._send_part is not None
+        send_part, stall = self._send_part, self._stall
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with aclosing(self._events):
             async for data in self._events:
-                await self._send_with_timeout(
-                    self._send_part, {"type": "http.response.body", "body": data, "more_body": True}
-                )
+                stall.begin()
+                await send_part({"type": "http.response.body", "body": data, "more_body": True})
+                stall.end()
         async with self._send_lock:
             self.active = False
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -98,23 +99,25 @@ class StallWatch:
     """Cancels the block it guards when one write takes too long: one timer a stream, looked at now and then.
 
     Args:
-        limit_s: Seconds one write may take; noticed up to half as much later.
+        limit_s: Seconds one write may take; noticed up to as much later.
     """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
         self._scope = anyio.CancelScope()
-        self._since_s: float | None = None
+        self._num_begun = 0
+        self._num_ended = 0
+        self._stuck_at: int | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """A write begins."""
-        self._since_s = self._loop.time()
+        self._num_begun += 1
 
     def end(self) -> None:
         """It has ended."""
-        self._since_s = None
+        self._num_ended = self._num_begun
 
     def __enter__(self) -> None:
         self._scope.__enter__()
@@ -128,11 +131,13 @@ class StallWatch:
         return self._scope.__exit__(kind, error, traceback)
 
     def _look(self) -> None:
-        if self._since_s is not None and self._loop.time() - self._since_s > self._limit_s:
+        is_writing = self._num_begun != self._num_ended
+        if is_writing and self._num_begun == self._stuck_at:
             log.warning("dropped a stream whose client did not read for %g s", self._limit_s)
             self._scope.cancel()
             return
-        self._timer = self._loop.call_later(self._limit_s / 2, self._look)
+        self._stuck_at = self._num_begun if is_writing else None
+        self._timer = self._loop.call_later(self._limit_s, self._look)
 
 
 async def close_shielded(work: Closeable) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from codecs import utf_8_decode
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from engine.text.tokenizer import Tokenizer
 
 
-class DecodedToken(NamedTuple):
+class DecodedToken(msgspec.Struct, frozen=True, gc=False):
     """A token and its place in the text.
 
     Attributes:
@@ -28,7 +30,7 @@ class DecodedToken(NamedTuple):
     is_hidden: bool
 
 
-class Piece(NamedTuple):
+class Piece(msgspec.Struct, frozen=True):
     """New text, and the tokens whose last character has arrived with it.
 
     Attributes:
@@ -79,19 +81,23 @@ class IncrementalDetokenizer:
             ids: Token ids; padding ids beyond the tokenizer have no text.
             hide: Leave these tokens out of the text, special or not.
         """
-        texts: list[str] = []
+        text = ""
         for token_id in ids:
-            is_hidden = hide or token_id in self._hidden_ids
-            token, text = self._hide(token_id) if is_hidden else self._decode(token_id)
-            self._waiting.append(token)
-            texts.append(text)
-        return Piece("".join(texts), self._release())
+            start = self._num_chars
+            if hide or token_id in self._hidden_ids:
+                self._waiting.append(DecodedToken(token_id, b"", start, start, True))
+                continue
+            spelling = self._tokenizer.spelling(token_id)
+            if self._unfinished or self._at_start or not spelling.is_whole:
+                text += self._decode(token_id, spelling.data)
+            else:
+                self._num_chars = end = start + len(spelling.text)
+                self._waiting.append(DecodedToken(token_id, spelling.data, start, end, False))
+                text += spelling.text
+        return Piece(text, self._release())
 
-    def _hide(self, token_id: int) -> tuple[DecodedToken, str]:
-        return DecodedToken(token_id, b"", self._num_chars, self._num_chars, True), ""
-
-    def _decode(self, token_id: int) -> tuple[DecodedToken, str]:
-        data = self._tokenizer.token_bytes(token_id)
+    def _decode(self, token_id: int, data: bytes) -> str:
+        """Takes a token that begins the text, or parts of characters."""
         if self._at_start and data:
             data, self._at_start = self._tokenizer.token_bytes(token_id, at_start=True), False
         start = self._num_chars
@@ -104,7 +110,8 @@ class IncrementalDetokenizer:
             text = self._read(data)
         self._num_chars += len(text)
         end = self._num_chars + bool(self._unfinished) if data else start
-        return DecodedToken(token_id, data, start, end, False), text
+        self._waiting.append(DecodedToken(token_id, data, start, end, False))
+        return text
 
     def _read(self, data: bytes) -> str:
         """Whole characters of what is unfinished and then `data`; keeps the rest."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tokenizers import Tokenizer as Library
 
 from engine.text.decoding import TokenDecoding
@@ -13,6 +14,20 @@ from engine.text.errors import InvalidText, TextTooLong
 from engine.text.gguf_tokenizer import load_gguf
 from engine.text.hf_tokenizer import load_directory
 from engine.text.length import LengthBound
+
+
+class Spelling(msgspec.Struct, frozen=True, gc=False):
+    """How a token is written inside a text.
+
+    Attributes:
+        data: Its true bytes.
+        text: Its text alone; U+FFFD where its bytes are no whole character.
+        is_whole: Its bytes are whole characters.
+    """
+
+    data: bytes
+    text: str
+    is_whole: bool
 
 
 class Tokenizer:
@@ -42,7 +57,7 @@ class Tokenizer:
         added: dict[int, Any] = library.get_added_tokens_decoder()
         self._added: dict[int, bytes] = {token_id: token.content.encode("utf-8") for token_id, token in added.items()}
         self._vocab_size = library.get_vocab_size()
-        self._bytes: dict[int, bytes] = {}
+        self._spellings: dict[int, Spelling] = {}
         self._length_bound = LengthBound.of(library, self._decoding)
         self._adds_bos = adds_bos and bos_token_id is not None
         self.bos_token_id = bos_token_id
@@ -115,14 +130,22 @@ class Tokenizer:
         """
         if at_start:
             return self._first_bytes(token_id)
-        data = self._bytes.get(token_id)
-        if data is None:
-            data = self._bytes[token_id] = self._read_bytes(token_id)
-        return data
+        return self.spelling(token_id).data
 
     def token_text(self, token_id: int) -> str:
         """Returns a token's text alone; U+FFFD where its bytes are no whole character."""
-        return self.token_bytes(token_id).decode("utf-8", "replace")
+        return self.spelling(token_id).text
+
+    def spelling(self, token_id: int) -> Spelling:
+        """Returns how a token is written; empty for ids the tokenizer does not know."""
+        found = self._spellings.get(token_id)
+        return self._spell(token_id) if found is None else found
+
+    def _spell(self, token_id: int) -> Spelling:
+        data = self._read_bytes(token_id)
+        text = data.decode("utf-8", "replace")
+        spelling = self._spellings[token_id] = Spelling(data, text, text.encode() == data)
+        return spelling
 
     def _first_bytes(self, token_id: int) -> bytes:
         if token_id in self._added:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from engine.text.detokenizer import DecodedToken, IncrementalDetokenizer
+from engine.text.detokenizer import DecodedToken, IncrementalDetokenizer, Piece
 from engine.text.model import TextModel
 from engine.text.tokenizer import Tokenizer
 from tests.engine.text.vocabularies import SPECIAL, byte_level, metaspace, sentencepiece
@@ -95,7 +95,7 @@ def test_valid_text_never_shows_a_replacement_character(text: str) -> None:
 def test_a_character_split_over_tokens_arrives_whole_with_all_its_tokens() -> None:
     ids = [byte_id(byte) for byte in "🙂".encode()]
     detokenizer = IncrementalDetokenizer(BYTE_LEVEL)
-    assert [detokenizer.push([token_id]) for token_id in ids[:3]] == [("", []), ("", []), ("", [])]
+    assert [detokenizer.push([token_id]) for token_id in ids[:3]] == [Piece("", [])] * 3
     piece = detokenizer.push(ids[3:])
     assert piece.text == "🙂"
     assert [(token.start, token.end) for token in piece.tokens] == [(0, 1)] * 4
@@ -105,8 +105,8 @@ def test_a_character_split_over_tokens_arrives_whole_with_all_its_tokens() -> No
 def test_an_unfinished_character_waits_with_its_tokens() -> None:
     lead = byte_id(0xE2)
     detokenizer = IncrementalDetokenizer(BYTE_LEVEL)
-    assert detokenizer.push([lead]) == ("", [])
-    assert detokenizer.waiting == [(lead, b"\xe2", 0, 1, False)]
+    assert detokenizer.push([lead]) == Piece("", [])
+    assert detokenizer.waiting == [DecodedToken(lead, b"\xe2", 0, 1, False)]
     assert detokenizer.push([byte_id(0x82), byte_id(0xAC)]).text == "€"
     assert not detokenizer.waiting
 
