@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gateway.errors import BadRequest
 from gateway.lifecycle import Admission, Lifecycle
 from gateway.middleware import ErrorBoundary, PlainOptions, RequestBody, RequestLog, TrailingSlash
 from gateway.models import ServedModels
+from gateway.openapi import DescribedApi
 from gateway.routes import chat, completions, health, models, tokenize
 from gateway.routes.answering import json_response
 from gateway.services import Services
@@ -49,12 +51,14 @@ def create_app(
         metrics=metrics,
         lifecycle=Lifecycle(metrics.set_active),
     )
-    app = FastAPI(
+    app = DescribedApi(
         title="Wye",
+        version=version("wye"),
         redirect_slashes=False,
         middleware=_middleware(services),
         exception_handlers={HTTPException: _on_http_error, RequestValidationError: _on_validation_error},
     )
+    app.needs_key = bool(settings.api_keys)
     app.state.services = services
     for module in (chat, completions, models, tokenize, health):
         app.include_router(module.router)

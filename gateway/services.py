@@ -70,8 +70,9 @@ class Services:
         )
 
 
-def get_services(request: Request) -> Services:
+async def get_services(request: Request) -> Services:
     """The services of the app that handles `request`."""
+    # Not a plain function: FastAPI runs those in a thread.
     services: Services = request.app.state.services
     return services
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from gateway.generations import Generations, Work
+from gateway.openapi import takes
 from gateway.routes.answering import collect, json_response, stream
 from gateway.schemas.chat import ChatRequest
 from gateway.services import ServicesDep, read_body
@@ -16,7 +17,7 @@ from gateway.translate.sampling import check_limits, to_options
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest, streams=True))
 async def create_chat_completion(request: Request, services: ServicesDep) -> Response:
     """Continues a conversation."""
     body = await read_body(request, ChatRequest)

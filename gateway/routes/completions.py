@@ -9,6 +9,7 @@ from engine.text.model import TextModel
 from extensions.output import GenerateOptions
 from gateway.errors import BadRequest
 from gateway.generations import Generations, Work
+from gateway.openapi import takes
 from gateway.routes.answering import collect, json_response, stream
 from gateway.schemas.completions import CompletionRequest, Prompt
 from gateway.services import ServicesDep, read_body
@@ -21,7 +22,7 @@ from gateway.translate.sampling import check_limits, to_options
 router = APIRouter()
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", openapi_extra=takes(CompletionRequest, streams=True))
 async def create_completion(request: Request, services: ServicesDep) -> Response:
     """Continues one or several texts."""
     body = await read_body(request, CompletionRequest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 
 from gateway.errors import NotReady
 from gateway.routes.answering import json_response
@@ -38,7 +39,7 @@ async def show_version() -> Response:
     return json_response({"version": version("wye")})
 
 
-@readable(router, "/metrics")
+@readable(router, "/metrics", PlainTextResponse)
 async def metrics(services: ServicesDep) -> Response:
     """All metrics in Prometheus' text format."""
     return Response(services.metrics.expose(), media_type=CONTENT_TYPE)

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from engine.text.model import TextModel
 from gateway.errors import BadRequest, PromptTooLong
+from gateway.openapi import takes
 from gateway.routes.answering import json_response
 from gateway.schemas.base import parse_json, validate
 from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
@@ -20,8 +21,8 @@ MAX_CONTEXTS = 16
 """Text of more than this many contexts is not tokenised just to be counted, nor made from ids."""
 
 
-@router.post("/tokenize")
-@router.post("/v1/tokenize")
+@router.post("/tokenize", openapi_extra=takes(TokenizeTextRequest, TokenizeChatRequest))
+@router.post("/v1/tokenize", openapi_extra=takes(TokenizeTextRequest, TokenizeChatRequest))
 async def tokenize(request: Request, services: ServicesDep) -> Response:
     """Turns a text, or a conversation through the chat template, into token ids."""
     data = parse_json(await request.body())
@@ -50,8 +51,8 @@ async def _encode(text: TextModel, body: TokenizeTextRequest | TokenizeChatReque
         raise BadRequest(reason, error.param, "string_above_max_length") from None
 
 
-@router.post("/detokenize")
-@router.post("/v1/detokenize")
+@router.post("/detokenize", openapi_extra=takes(DetokenizeRequest))
+@router.post("/v1/detokenize", openapi_extra=takes(DetokenizeRequest))
 async def detokenize(request: Request, services: ServicesDep) -> Response:
     """Turns token ids into text; special tokens are shown."""
     body = await read_body(request, DetokenizeRequest)

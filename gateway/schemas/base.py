@@ -11,8 +11,17 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic_core
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from gateway.errors import BadRequest, UnsupportedParameter
 
@@ -30,7 +39,10 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 """JSON can spell numbers beyond a double (`1e999`); those are refused too."""
 
-StringList = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+StringList = Annotated[
+    list[str],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
+]
 """One string or a list of them."""
 
 MAX_FIELDS = 1024
@@ -67,7 +79,22 @@ class WireModel(BaseModel):
                 raise UnsupportedParameter(name)
         return {key: value for key, value in data.items() if value is not None}
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Tells in the API's description what the validators above do."""
+        described = handler(schema)
+        body = handler.resolve_ref_schema(described)
+        for name, field in body.get("properties", {}).items():
+            field.pop("title", None)
+            if name not in body.get("required", ()) and _NULL not in field.get("anyOf", ()):
+                body["properties"][name] = {"anyOf": [field, _NULL]}
+        if cls.unsupported:
+            names = ", ".join(sorted(cls.unsupported))
+            body["description"] += f"\n\nRefused unless they ask for nothing: {names}."
+        return described
 
+
+_NULL = {"type": "null"}
 M = TypeVar("M", bound=WireModel)
 
 

@@ -27,7 +27,7 @@ def _refuse_reserved(kwargs: object) -> object:
     return kwargs
 
 
-TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_refuse_reserved)]
+TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_refuse_reserved, json_schema_input_type=dict[str, Any])]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
 

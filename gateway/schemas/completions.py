@@ -7,13 +7,16 @@ from typing import Annotated, ClassVar, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.schemas.base import MAX_TOKEN_ID, Count
+from gateway.schemas.base import MAX_TOKEN_ID, Count, TokenId
 from gateway.schemas.sampling import MAX_TOP_LOGPROBS, SamplingFields
 
 DEFAULT_MAX_TOKENS = 16
 
 Prompt = str | list[int]
 """Text, or token ids."""
+
+AnyPrompt = str | list[str] | list[TokenId] | list[list[TokenId]]
+"""What clients send."""
 
 
 def _as_prompts(value: object) -> list[Prompt]:
@@ -63,7 +66,7 @@ class CompletionRequest(SamplingFields):
 
     unsupported: ClassVar = {**SamplingFields.unsupported, "suffix": ("",)}
 
-    prompt: Annotated[list[Prompt], BeforeValidator(_as_prompts)]
+    prompt: Annotated[list[Prompt], BeforeValidator(_as_prompts, json_schema_input_type=AnyPrompt)]
     max_tokens: Count = DEFAULT_MAX_TOKENS
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     echo: bool = False

@@ -42,7 +42,10 @@ def _part_text(part: object, at: str) -> str:
     return text
 
 
-Content = Annotated[str, BeforeValidator(_join_parts)]
+AnyContent = str | dict[str, Any] | list[str | dict[str, Any]]
+"""What clients send: text, one content part, or several."""
+
+Content = Annotated[str, BeforeValidator(_join_parts, json_schema_input_type=AnyContent)]
 
 
 class FunctionCall(WireModel):

@@ -67,6 +67,9 @@ def _bias_by_id(value: object) -> object:
     return {int(key): item for key, item in value.items()}
 
 
+LogitBias = Annotated[dict[int, FiniteFloat], BeforeValidator(_bias_by_id, json_schema_input_type=dict[str, float])]
+
+
 class SamplingFields(WireModel):
     """What to generate and how, apart from the prompt. Names and ranges are OpenAI's, then vLLM's.
 
@@ -114,7 +117,7 @@ class SamplingFields(WireModel):
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[FiniteFloat, Field(gt=0)] | None = None
-    logit_bias: Annotated[dict[int, FiniteFloat], BeforeValidator(_bias_by_id)] = Field(default_factory=dict)
+    logit_bias: LogitBias = Field(default_factory=dict)
     min_tokens: Count = 0
     ignore_eos: bool = False
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS)] = Field(default_factory=list)

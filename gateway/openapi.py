@@ -1,0 +1,95 @@
+"""The API's description (`/openapi.json`, `/docs`): what FastAPI cannot see, as routes read their bodies themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic.json_schema import models_json_schema
+
+from gateway.schemas.base import WireModel
+from gateway.schemas.chat import ChatRequest
+from gateway.schemas.completions import CompletionRequest
+from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
+
+BODIES: tuple[type[WireModel], ...] = (
+    ChatRequest,
+    CompletionRequest,
+    TokenizeTextRequest,
+    TokenizeChatRequest,
+    DetokenizeRequest,
+)
+"""Every request body there is."""
+
+_COMPONENTS = "#/components/schemas/"
+_NULLABLE_STRING = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+_ERROR_SCHEMA: dict[str, Any] = {
+    "title": "Error",
+    "description": "Every answer whose status is not 2xx.",
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {**_NULLABLE_STRING, "description": "Path of the field at fault."},
+                "code": _NULLABLE_STRING,
+            },
+        }
+    },
+}
+_ERROR_RESPONSE = {
+    "description": "Refused or failed: 4xx or 5xx.",
+    "content": {"application/json": {"schema": {"$ref": f"{_COMPONENTS}Error"}}},
+}
+_EVENTS = {
+    "schema": {"type": "string"},
+    "description": "With `stream`: server-sent events, each a chunk or an error as JSON; the last one is [DONE].",
+}
+
+
+def takes(*bodies: type[WireModel], streams: bool = False) -> dict[str, Any]:
+    """What to add to the description of a route that reads one of `bodies`.
+
+    Args:
+        bodies: Alternatives; all must be in `BODIES`.
+        streams: The answer can be a stream of events.
+    """
+    refs = [{"$ref": _COMPONENTS + body.__name__} for body in bodies]
+    schema: dict[str, Any] = refs[0] if len(refs) == 1 else {"anyOf": refs}
+    extra: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    if streams:
+        extra["responses"] = {"200": {"content": {"text/event-stream": _EVENTS}}}
+    return extra
+
+
+class DescribedApi(FastAPI):
+    """A FastAPI application that describes bodies and errors as they are.
+
+    Attributes:
+        needs_key: Requests need an API key.
+    """
+
+    needs_key = False
+
+    def openapi(self) -> dict[str, Any]:
+        """The description, made once."""
+        if self.openapi_schema is None:
+            self._describe(super().openapi())
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+    def _describe(self, description: dict[str, Any]) -> None:
+        for path in description["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+                operation["responses"]["default"] = _ERROR_RESPONSE
+        _, schemas = models_json_schema([(body, "validation") for body in BODIES], ref_template=_COMPONENTS + "{model}")
+        components = description.setdefault("components", {})
+        components["schemas"] = {**schemas["$defs"], "Error": _ERROR_SCHEMA}
+        if self.needs_key:
+            components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+            description["security"] = [{"key": []}]
