@@ -89,6 +89,11 @@ class EventStreamResponse(EventSourceResponse):
             self.active = False
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    @staticmethod
+    async def _listen_for_exit_signal() -> None:
+        # The server drains by itself: streams are told nothing, they get the time to end.
+        await anyio.sleep_forever()
+
     async def _send_with_timeout(self, send: Send, message: Message) -> None:
         self._stall.begin()
         await send(message)
