@@ -62,6 +62,8 @@ class EventStreamResponse(EventSourceResponse):
             ping_message_factory=Heartbeat,
             sep="\n",
         )
+        # The base class promises to keep the connection, which is the server's to say.
+        del self.headers["connection"]
         self._events = events
         self._work = work
         self._stall = StallWatch(send_timeout_s)

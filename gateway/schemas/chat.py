@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine.text.chat_template import RESERVED
-from gateway.schemas.base import PositiveCount, WireModel
+from gateway.schemas.base import MAX_FIELDS, PositiveCount, WireModel
 from gateway.schemas.messages import Message
 from gateway.schemas.sampling import MAX_TOP_LOGPROBS, SamplingFields
 from gateway.schemas.tools import Tool
@@ -27,7 +27,11 @@ def _refuse_reserved(kwargs: object) -> object:
     return kwargs
 
 
-TemplateKwargs = Annotated[dict[str, Any], BeforeValidator(_refuse_reserved, json_schema_input_type=dict[str, Any])]
+TemplateKwargs = Annotated[
+    dict[str, Any],
+    BeforeValidator(_refuse_reserved, json_schema_input_type=dict[str, Any]),
+    Field(max_length=MAX_FIELDS),
+]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
 

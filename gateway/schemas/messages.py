@@ -13,6 +13,9 @@ from gateway.schemas.base import WireModel, parse_json
 PART_SEPARATOR = "\n"
 """Joins the text parts of one message, as other servers do for templates that take strings."""
 
+MAX_TOOL_CALLS = 1024
+"""Most calls of one message."""
+
 _TEXT_KEYS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Part types that are text, and the key that holds it."""
 
@@ -88,7 +91,7 @@ class Message(WireModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Content | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] = Field(default_factory=list)
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] = Field(default_factory=list)
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None

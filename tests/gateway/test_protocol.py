@@ -41,6 +41,7 @@ def split(answer: bytes) -> tuple[int, dict[str, str], bytes]:
     head, _, body = answer.partition(b"\r\n\r\n")
     status, *lines = head.decode().split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)
+    assert len(headers) == len(lines)
     return int(status.split()[1]), headers, body
 
 

@@ -19,6 +19,8 @@ from gateway.schemas.tokenize import DetokenizeRequest, TokenizeTextRequest
 from tests.fakes import MODEL, ScriptedEngine, repeats, scripted_client, text_model
 from tests.gateway.wire import CHAT, TEXT, chat, error_of, refused, stream, text, whole
 
+CALL = {"function": {"name": "f"}}
+
 
 async def post_raw(client: httpx.AsyncClient, raw: bytes, path: str = CHAT) -> httpx.Response:
     return await client.post(path, content=raw, headers={"content-type": "application/json"})
@@ -228,6 +230,11 @@ async def test_g_81_null_means_not_given_for_text_completions(
         ({"bad_words": ["ok", "word " * 1000]}, "bad_words[1]"),
         ({"bad_words": ["x" * 1000] * 17}, "bad_words"),
         ({"bad_words": ["x"] * 1025}, "bad_words"),
+        ({"chat_template_kwargs": dict.fromkeys(map(str, range(1025)), 1)}, "chat_template_kwargs"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}] * 1025}]},
+            "messages[0].tool_calls",
+        ),
         ({"stop_token_ids": [1] * 1025}, "stop_token_ids"),
         ({"allowed_token_ids": [1] * (2**20 + 1)}, "allowed_token_ids"),
         ({"logit_bias": {str(number): 1 for number in range(65_537)}}, "logit_bias"),
