@@ -52,6 +52,7 @@ docs: dev ## Write the generated tables of docs/ anew
 bench: dev model ## Measure everything that docs/performance.md shows; takes about ten minutes
 	$(BIN)/python -m loadtests.compare --model $(MODEL) --json loadtests/results/compare.json
 	$(BIN)/python -m loadtests.prefix --model $(MODEL) --json loadtests/results/prefix.json
+	$(BIN)/python -m loadtests.pool --model $(MODEL) --json loadtests/results/pool.json
 	$(BIN)/python -m loadtests.http_overhead --model $(MODEL) --json loadtests/results/http_overhead.json
 	$(BIN)/python -m loadtests.idle_streams --model $(MODEL) --json loadtests/results/idle_streams.json
 	$(BIN)/python -m loadtests.run --model $(MODEL) --json loadtests/results/run.json

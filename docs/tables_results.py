@@ -15,6 +15,7 @@ RESULTS = ROOT / "loadtests" / "results"
 HEADINGS: Mapping[str, str] = {
     "compare": "Beside `transformers`",
     "prefix": "The prefix cache",
+    "pool": "The KV pool when it is full",
     "http_overhead": "What HTTP adds",
     "idle_streams": "Idle streams",
     "run": "Under load",

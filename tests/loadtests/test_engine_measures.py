@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtests import compare, offline, prefix
+from loadtests import compare, offline, pool, prefix
 from loadtests.driver import BatchTiming, EngineDriver, PromptSource, SequenceTiming
 from tests.tiny_models import write_tiny_model
 
@@ -68,6 +68,15 @@ def test_a_repeated_prompt_is_measured_as_a_cache_hit(model: Path, tmp_path: Pat
     (row,) = json.loads(path.read_text(encoding="utf-8"))["rows"]
     assert row["prompt_tokens"] == 96
     assert 64 <= row["cached_tokens"] < 96
+
+
+def test_a_full_pool_leaves_little_unused_while_requests_wait(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pool.json"
+    sizes = ["--pages", "128", "--requests", "40"]
+    assert pool.main([*options(model, path), *sizes]) == 0
+    (row,) = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    assert row["unused_median"] <= 5
+    assert row["most_running"] > 8
 
 
 def test_compare_runs_ours_and_transformers_on_the_same_weights(model: Path, tmp_path: Path) -> None:
