@@ -8,18 +8,18 @@ import time
 import uuid
 from collections.abc import Callable
 
-import msgspec
 import torch
 
+from engine.attention.backend import AttentionBackend
 from engine.attention.select import select_backend
 from engine.config import EngineConfig
 from engine.kv.manager import KVManager
 from engine.kv.storage import KVStorage
 from engine.loop import EngineLoop
-from engine.models.checkpoint import Checkpoint, open_checkpoint
-from engine.models.decoder import load_model, num_parameters
+from engine.models.checkpoint import open_checkpoint
+from engine.models.decoder import Decoder, load_model, num_parameters
 from engine.request import EngineInfo
-from engine.resolve import context_length, kv_page_bytes, place, pool_pages
+from engine.resolve import Placement, context_length, kv_page_bytes, place, pool_pages
 from engine.runner.runner import ModelRunner
 from engine.sampling.state import SamplerState
 from engine.scheduling.scheduler import Scheduler
@@ -58,41 +58,56 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         attention_backend=backend.name,
         defaults=checkpoint.defaults,
         num_parameters=num_parameters(model),
-        load_s=0.0,
-    )
-    runner = ModelRunner(
-        model=model,
-        storage=_storage(info, checkpoint, placement.device, placement.kv_dtype),
-        backend=backend,
-        state=SamplerState(
-            num_rows=placement.max_num_seqs, vocab_size=model_config.vocab_size, device=placement.device
-        ),
-        num_threads=placement.num_threads if placement.device.type == "cpu" else None,
-    )
-    scheduler = Scheduler(
-        KVManager(
-            num_pages=num_pages,
-            page_size=config.kv.page_size,
-            fingerprint=info.fingerprint,
-            kv_dtype=info.kv_dtype,
-            prefix_cache=config.kv.prefix_cache,
-        ),
-        max_num_seqs=placement.max_num_seqs,
-        max_batch_tokens=placement.max_batch_tokens,
-        max_waiting=config.scheduling.max_waiting,
-        eos_token_ids=model_config.eos_token_ids,
-        draw_seed=_seed_source(config.seed),
+        load_s=time.perf_counter() - started_s,
     )
     loop = EngineLoop(
-        info=msgspec.structs.replace(info, load_s=time.perf_counter() - started_s),
-        scheduler=scheduler,
-        runner=runner,
+        info=info,
+        scheduler=_scheduler(config, placement, info),
+        runner=_runner(placement, info, model, backend),
         overlap=config.scheduling.overlap,
         check_integrity=config.check_integrity,
     )
+    _announce(info)
+    return loop
+
+
+def _runner(placement: Placement, info: EngineInfo, model: Decoder, backend: AttentionBackend) -> ModelRunner:
+    storage = KVStorage(
+        num_layers=model.config.num_layers,
+        num_pages=info.num_pages,
+        page_size=info.page_size,
+        num_kv_heads=model.config.num_kv_heads,
+        head_dim=model.config.head_dim,
+        dtype=placement.kv_dtype,
+        device=placement.device,
+    )
+    state = SamplerState(num_rows=placement.max_num_seqs, vocab_size=info.vocab_size, device=placement.device)
+    num_threads = placement.num_threads if placement.device.type == "cpu" else None
+    return ModelRunner(model=model, storage=storage, backend=backend, state=state, num_threads=num_threads)
+
+
+def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo) -> Scheduler:
+    kv = KVManager(
+        num_pages=info.num_pages,
+        page_size=info.page_size,
+        fingerprint=info.fingerprint,
+        kv_dtype=info.kv_dtype,
+        prefix_cache=config.kv.prefix_cache,
+    )
+    return Scheduler(
+        kv,
+        max_num_seqs=placement.max_num_seqs,
+        max_batch_tokens=placement.max_batch_tokens,
+        max_waiting=config.scheduling.max_waiting,
+        eos_token_ids=info.eos_token_ids,
+        draw_seed=_seed_source(config.seed),
+    )
+
+
+def _announce(info: EngineInfo) -> None:
     log.info(
         "%s (%.0f M parameters) on %s in %s, attention %s, %d pages of %d tokens in %s (%.0f MiB), loaded in %.1f s",
-        config.model,
+        info.model_path,
         info.num_parameters / 1e6,
         info.device,
         info.dtype,
@@ -101,21 +116,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         info.page_size,
         info.kv_dtype,
         info.num_pages * info.page_bytes / 2**20,
-        loop.info.load_s,
-    )
-    return loop
-
-
-def _storage(info: EngineInfo, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> KVStorage:
-    model = checkpoint.config
-    return KVStorage(
-        num_layers=model.num_layers,
-        num_pages=info.num_pages,
-        page_size=info.page_size,
-        num_kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-        dtype=dtype,
-        device=device,
+        info.load_s,
     )
 
 

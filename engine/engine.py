@@ -8,8 +8,8 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator
 
+from engine.connection import EngineConnection
 from engine.loop import EngineLoop
-from engine.process import EngineConnection
 from engine.server import EngineServer, bound_socket
 
 

@@ -17,7 +17,7 @@ import uvloop
 from fastapi import FastAPI
 
 from engine.client import EngineClient
-from engine.process import EngineConnection
+from engine.connection import EngineConnection
 from engine.text.model import TextModel
 from gateway.app import create_app
 from gateway.logs import configure_logging

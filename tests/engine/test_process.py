@@ -14,9 +14,10 @@ import pytest
 
 from engine.build import build_loop
 from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig
+from engine.connection import EngineConnection
 from engine.engine import open_engine
 from engine.errors import ContextTooLong, EngineStopped, InvalidRequest, ModelLoadError
-from engine.process import EngineConnection, EngineProcess
+from engine.process import EngineProcess
 from engine.request import FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
 from tests.tiny_models import write_tiny_model

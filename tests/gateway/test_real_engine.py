@@ -13,8 +13,8 @@ import torch
 
 from engine.build import build_loop
 from engine.config import EngineConfig, KVConfig
+from engine.connection import EngineConnection
 from engine.engine import open_engine
-from engine.process import EngineConnection
 from engine.text.model import TextModel
 from gateway.app import create_app
 from tests.fakes import make_settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ import torch
 from engine.attention.select import select_backend
 from engine.models.checkpoint import open_checkpoint
 from engine.models.decoder import load_model
-from engine.sources.errors import SourceError
-from engine.sources.store import ModelStore
 from tests.engine.models.harness import Lane, run_step, run_tokens, storage_for
 
 pytestmark = [pytest.mark.real_model, pytest.mark.slow]
@@ -33,16 +30,11 @@ class Real:
 
 
 @pytest.fixture(scope="module")
-def real() -> Real:
+def real(real_model_path: Path) -> Real:
     from transformers import AutoTokenizer
 
-    home = os.environ.get("WYE_HOME") or Path(__file__).parents[3] / ".wye"
-    try:
-        path = ModelStore(Path(home)).resolve("smollm2-135m")
-    except SourceError as error:
-        pytest.skip(str(error))
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    return Real(path, tokenizer, tokenizer(QUESTION).input_ids)
+    tokenizer = AutoTokenizer.from_pretrained(real_model_path.parent, gguf_file=real_model_path.name)
+    return Real(real_model_path, tokenizer, tokenizer(QUESTION).input_ids)
 
 
 def test_float32_logits_equal_those_of_transformers(real: Real) -> None:

@@ -1,0 +1,135 @@
+"""A gateway's connection to an engine process: requests out, frames in, and what to do when the engine goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
+
+from engine.errors import EngineStopped
+from engine.messages import Command, Hello, decode_frame, encode
+from engine.request import EngineInfo, GenerateRequest
+from engine.stats import EngineStats
+from engine.streams import RequestStream, StreamTable
+
+log = logging.getLogger(__name__)
+
+
+class EngineConnection:
+    """Implements `engine.client.EngineClient` over a socket to an engine process.
+
+    It reconnects by itself: when the engine goes away every stream ends with `EngineStopped`, and once another serves
+    the same endpoint, requests are taken again.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._context = zmq.asyncio.Context()
+        self._socket: zmq.asyncio.Socket | None = None
+        self._streams = StreamTable(self._send)
+        self._info: EngineInfo | None = None
+        self._stats = EngineStats()
+        self._welcomed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def connect(self, timeout_s: float | None = None) -> None:
+        """Starts connecting and, unless `timeout_s` is 0, waits until an engine has answered.
+
+        Raises:
+            EngineStopped: None answered in time; the connection keeps trying.
+        """
+        if self._socket is None:
+            self._open()
+        if timeout_s == 0:
+            return
+        try:
+            await asyncio.wait_for(self._welcomed.wait(), timeout_s)
+        except TimeoutError:
+            raise EngineStopped(f"no engine answered within {timeout_s} s") from None
+
+    @property
+    def info(self) -> EngineInfo:
+        """See `EngineClient.info`."""
+        if self._info is None:
+            raise EngineStopped("no engine is connected")
+        return self._info
+
+    @property
+    def stats(self) -> EngineStats:
+        """See `EngineClient.stats`."""
+        return self._stats
+
+    @property
+    def is_ready(self) -> bool:
+        """See `EngineClient.is_ready`."""
+        return self._info is not None
+
+    async def submit(self, request: GenerateRequest) -> RequestStream:
+        """See `EngineClient.submit`."""
+        if self._info is None:
+            raise EngineStopped("no engine is connected")
+        return await self._streams.submit(request)
+
+    async def close(self) -> None:
+        """See `EngineClient.close`."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._lost("the connection was closed")
+        if self._socket is not None:
+            self._socket.disable_monitor()
+            self._socket = None
+        self._context.destroy(linger=0)
+
+    def _open(self) -> None:
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        # What was meant for an engine that died must not reach its successor.
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        socket.connect(self._endpoint)
+        self._socket = socket
+        self._tasks = [asyncio.create_task(self._watch(monitor)), asyncio.create_task(self._receive(socket))]
+
+    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
+        while True:
+            event = await recv_monitor_message(monitor)
+            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._send(Hello())
+            else:
+                self._lost("the engine process ended")
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            frame = decode_frame(await socket.recv())
+            if frame.info is not None:
+                self._info = frame.info
+                self._welcomed.set()
+            if frame.stats is not None:
+                self._stats = frame.stats
+            self._streams.dispatch(frame)
+
+    def _lost(self, message: str) -> None:
+        self._info = None
+        self._stats = EngineStats()
+        self._welcomed.clear()
+        self._streams.fail_all(message)
+
+    def _send(self, command: Command) -> None:
+        """Queues a command; if the engine is gone it is dropped, and the monitor's word ends the streams."""
+        if self._socket is not None:
+            sent = asyncio.ensure_future(self._socket.send(encode(command), zmq.NOBLOCK))
+            sent.add_done_callback(_forgive_unreachable)
+
+
+def _forgive_unreachable(sent: asyncio.Future[Any]) -> None:
+    error = None if sent.cancelled() else sent.exception()
+    if error is not None and not isinstance(error, zmq.Again):
+        log.error("a command could not be sent", exc_info=error)
