@@ -28,7 +28,7 @@ help: ## List what can be made
 	@echo
 	@echo '  PORT=8000 MODEL=smollm2-135m ARGS="--workers 2" pass through to `make serve`; PIP_ARGS= to pip.'
 
-serve: model ## Install what is missing, fetch the model, start the server
+serve: install ## Install what is missing, fetch the model, start the server
 	@$(BIN)/python scripts/foreground.py $(BIN)/wye serve $(MODEL) --host $(HOST) --port $(PORT) $(ARGS)
 
 test: lint types imports pytest ## Everything CI checks

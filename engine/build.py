@@ -105,7 +105,7 @@ def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo) -> 
 
 
 def _announce(info: EngineInfo) -> None:
-    log.info(
+    log.debug(
         "%s (%.0f M parameters) on %s in %s, attention %s, %d pages of %d tokens in %s (%.0f MiB), loaded in %.1f s",
         info.model_path,
         info.num_parameters / 1e6,

@@ -148,7 +148,8 @@ class EngineServer:
         try:
             self._socket.send_multipart([gateway.identity, encode(frame)], zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            log.info("a gateway is gone (%s); %d requests end with it", error, len(gateway.requests))
+            level = logging.WARNING if gateway.requests else logging.DEBUG
+            log.log(level, "a gateway is gone (%s); %d requests end with it", error, len(gateway.requests))
             del self._gateways[gateway.identity]
             for request_id in list(gateway.requests):
                 self._loop.abort(request_id)

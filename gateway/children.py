@@ -77,8 +77,6 @@ class EngineKeeper:
             EngineError: It cannot, or it died.
         """
         assert self._engine is not None
-        if self.info is not None and not self._engine.alive:
-            raise GaveUp(f"the engine process ended right after loading ({describe_exit(self._engine.exit_code)})")
         with contextlib.suppress(TimeoutError):
             self.info = self._engine.wait_ready(0)
 

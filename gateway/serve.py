@@ -150,7 +150,7 @@ class _Supervisor:
     def _await_ready(self) -> bool:
         """True when requests are answered; False when told to stop before.
 
-        The first start has no second chance: what fails now would fail again.
+        The first load has no second chance: what fails now would fail again.
         """
         self._reporter.stage("loading the model")
         while not self._engine.is_ready:
@@ -159,10 +159,10 @@ class _Supervisor:
             self._engine.check_loading()
             self._check_workers_started()
         self._reporter.stage("starting the gateway")
-        while not _answers_ready(url_of(self._listener)):
+        while not (self._engine.is_ready and _answers_ready(url_of(self._listener))):
             if self._is_stopped(_LOADING_POLL_S):
                 return False
-            self._engine.check_loading()
+            self._engine.poll(time.monotonic())  # it has loaded once, so it may load again
             self._check_workers_started()
         return True
 

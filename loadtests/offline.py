@@ -126,8 +126,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     prefills = measure_prefill(driver, prompts, options.prefill, options.rounds)
     peak_mib, gpu_mib = peak_memory_mib(info.device)
     memory = {"peak_rss_mib": peak_mib, "peak_rss_after_load_mib": loaded_mib, "peak_gpu_mib": gpu_mib}
+    model: str = f"random weights, shape {options.shape}" if options.shape else options.model
     engine = {
-        "model": options.shape or options.model,
+        "model": model,
         "architecture": info.architecture,
         "num_parameters": info.num_parameters,
         "device": info.device,
@@ -137,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "load_s": info.load_s,
     }
     report(
-        [_engine_table(info, engine["model"], memory), _width_table(widths), _prefill_table(prefills)],
+        [_engine_table(info, model, memory), _width_table(widths), _prefill_table(prefills)],
         {"engine": engine, "widths": widths, "prefill": prefills, "memory": memory, "rounds": options.rounds},
         json_path=options.json,
         markdown=options.markdown,

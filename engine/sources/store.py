@@ -149,9 +149,11 @@ class ModelStore:
             SourceUnavailable: The other side does not answer, or we are offline.
         """
         parsed = parse_reference(reference, self._catalog)
-        if isinstance(parsed, PathReference | NameReference):
-            hint = f"; did you mean hf:{reference}?" if isinstance(parsed, NameReference) and "/" in reference else ""
-            raise BadReference(f"{reference!r} cannot be pulled{hint} Write {FORMS}")
+        if isinstance(parsed, PathReference):
+            raise BadReference(f"{reference!r} is a path: it can be served as it is, or imported, but not pulled")
+        if isinstance(parsed, NameReference):
+            hint = f" Did you mean hf:{reference}?" if "/" in reference else ""
+            raise BadReference(f"{reference!r} is no name of the catalog.{hint} Write {FORMS}")
         progress, options = progress or SilentProgress(), options or PullOptions()
         self._workspace.sweep()
 

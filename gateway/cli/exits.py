@@ -39,7 +39,7 @@ MEANINGS = {
     Exit.NOT_FOUND: "the model, file, repository, revision or package is not there",
     Exit.ACCESS_DENIED: "the model is gated or private and the token does not open it",
     Exit.UNAVAILABLE: "hub or package index do not answer, offline mode forbids it, or another process holds the model",
-    Exit.BAD_MODEL: "the model is damaged or of a kind that is not supported",
+    Exit.BAD_MODEL: "the model is damaged or unsupported, or cannot run with these settings on this machine",
     Exit.ADDRESS: "host and port cannot be listened on",
     Exit.INTERRUPTED: "interrupted, or stopped by a second signal",
 }

