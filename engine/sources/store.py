@@ -152,8 +152,8 @@ class ModelStore:
         if isinstance(parsed, PathReference):
             raise BadReference(f"{reference!r} is a path: it can be served as it is, or imported, but not pulled")
         if isinstance(parsed, NameReference):
-            hint = f" Did you mean hf:{reference}?" if "/" in reference else ""
-            raise BadReference(f"{reference!r} is no name of the catalog.{hint} Write {FORMS}")
+            hint = f"; did you mean hf:{reference}?" if "/" in reference else ""
+            raise BadReference(f"{reference!r} is no name of the catalog{hint}. Write {FORMS}")
         progress, options = progress or SilentProgress(), options or PullOptions()
         self._workspace.sweep()
 

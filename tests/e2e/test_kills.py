@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -31,8 +32,12 @@ def mortal(tiny_model: Path, start_options: list[str], tmp_path: Path) -> Iterat
 
 def processes(server: RunningServer, program: str) -> list[psutil.Process]:
     """Children of the supervisor that run a program."""
-    children: list[psutil.Process] = psutil.Process(server.pid).children()
-    return [child for child in children if program in child.cmdline()]
+    found = []
+    for child in psutil.Process(server.pid).children():
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # killed, and not yet buried or just now
+            if program in child.cmdline():
+                found.append(child)
+    return found
 
 
 async def answers(client: httpx.AsyncClient, path: str, status: int) -> bool:
