@@ -7,6 +7,7 @@ standard error   logs
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -58,7 +59,8 @@ def main() -> int:
     with os.fdopen(order.status, "wb", buffering=0) as status:
 
         def tell(news: Status) -> None:
-            status.write(msgspec.json.encode(news) + b"\n")
+            with contextlib.suppress(BrokenPipeError):  # the parent is gone; the end of standard input says so too
+                status.write(msgspec.json.encode(news) + b"\n")
 
         tell(Status("loading"))
         try:

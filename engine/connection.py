@@ -97,6 +97,8 @@ class EngineConnection:
         socket.connect(self._endpoint)
         self._socket = socket
         self._tasks = [asyncio.create_task(self._watch(monitor)), asyncio.create_task(self._receive(socket))]
+        for task in self._tasks:
+            task.add_done_callback(self._broke)
 
     async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
         while True:
@@ -115,6 +117,13 @@ class EngineConnection:
             if frame.stats is not None:
                 self._stats = frame.stats
             self._streams.dispatch(frame)
+
+    def _broke(self, task: asyncio.Task[None]) -> None:
+        """A task that should run for ever has ended: nobody must go on waiting for what it would have brought."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("the connection to the engine broke", exc_info=error)
+            self._lost(f"the connection to the engine broke: {type(error).__name__}")
 
     def _lost(self, message: str) -> None:
         self._info = None

@@ -11,15 +11,19 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import zmq
+import zmq.asyncio
 
 from engine.build import build_loop
 from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig
 from engine.connection import EngineConnection
 from engine.engine import open_engine
 from engine.errors import ContextTooLong, EngineStopped, InvalidRequest, ModelLoadError
+from engine.messages import Frame, encode
 from engine.process import EngineProcess
 from engine.request import FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
+from tests.extensions.scripted_engine import engine_info
 from tests.tiny_models import write_tiny_model
 
 NUM_PAGES = 64
@@ -187,6 +191,27 @@ def test_an_engine_that_is_still_loading_can_be_waited_for_again(model: Path, tm
         with pytest.raises(TimeoutError):
             engine.wait_ready(0.001)
         assert engine.wait_ready(60).num_pages == NUM_PAGES
+
+
+async def test_an_unreadable_frame_ends_what_waits_instead_of_leaving_it_waiting(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/impostor.sock"
+    with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as impostor:
+        impostor.setsockopt(zmq.LINGER, 0)
+        impostor.bind(endpoint)
+        connection = EngineConnection(endpoint)
+        try:
+            await connection.connect(0)
+            identity, _hello = await impostor.recv_multipart()
+            await impostor.send_multipart([identity, encode(Frame(info=engine_info()))])
+            await _until(lambda: connection.is_ready)
+            pending = asyncio.ensure_future(connection.submit(_request("a")))
+            await impostor.recv_multipart()
+            await impostor.send_multipart([identity, b"\xc1 no msgpack"])
+            with pytest.raises(EngineStopped, match="broke"):
+                await pending
+            assert not connection.is_ready
+        finally:
+            await connection.close()
 
 
 async def test_waiting_for_an_engine_that_never_comes_ends_in_time(tmp_path: Path) -> None:
