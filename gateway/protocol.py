@@ -18,6 +18,10 @@ from gateway.middleware import request_id_of
 MAX_HEAD_BYTES = 64 * 1024
 """Longest request line and headers together; the parser alone would collect them without end."""
 
+LINGER_S = 2.0
+"""Seconds that what a refused client still sends is read and dropped: closing before would reset the connection, and
+the client might never see the answer."""
+
 
 class GatewayProtocol(HttpToolsProtocol):
     """One connection."""
@@ -26,11 +30,14 @@ class GatewayProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._is_in_head = True
         self._num_head_bytes = 0
+        self._is_refused = False
 
     def data_received(self, data: bytes) -> None:
-        """Parses what came."""
+        """Parses what came; drops it once the connection has been refused."""
+        if self._is_refused:
+            return
         super().data_received(data)
-        if self._is_in_head and not self.transport.is_closing():
+        if self._is_in_head and not self._is_refused and not self.transport.is_closing():
             self._num_head_bytes += len(data)
             if self._num_head_bytes > MAX_HEAD_BYTES:
                 self._refuse(HTTPException(431, f"The request's head is longer than {MAX_HEAD_BYTES} bytes."))
@@ -64,8 +71,14 @@ class GatewayProtocol(HttpToolsProtocol):
             if is_started:
                 self.transport.close()
                 return
+        self._is_refused = True
         self.transport.write(_response(error, self.headers or []))
-        self.transport.close()
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self.loop.call_later(LINGER_S, self.transport.close)
 
 
 class _Unframed:
