@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 import torch
 
-from engine.attention.backend import AttentionBackend
-from engine.attention.select import select_backend
 from engine.config import EngineConfig
 from engine.kv.manager import KVManager
 from engine.kv.storage import KVStorage
@@ -38,8 +36,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     checkpoint = open_checkpoint(config.model)
     model_config = checkpoint.config
     max_model_len = context_length(config, model_config)
-    backend = select_backend(config.attention, placement.device)
-    model = load_model(checkpoint, device=placement.device, dtype=placement.dtype)
+    model = load_model(checkpoint, device=placement.device, dtype=placement.dtype, attention=config.attention)
     num_pages = pool_pages(config, model_config, placement, max_model_len)
     info = EngineInfo(
         epoch=uuid.uuid4().hex,
@@ -55,7 +52,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         device=str(placement.device),
         dtype=_name(placement.dtype),
         kv_dtype=_name(placement.kv_dtype),
-        attention_backend=backend.name,
+        attention_backend=model.backend.name,
         defaults=checkpoint.defaults,
         num_parameters=num_parameters(model),
         load_s=time.perf_counter() - started_s,
@@ -63,7 +60,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     loop = EngineLoop(
         info=info,
         scheduler=_scheduler(config, placement, info),
-        runner=_runner(placement, info, model, backend),
+        runner=_runner(placement, info, model),
         overlap=config.scheduling.overlap,
         check_integrity=config.check_integrity,
     )
@@ -71,7 +68,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     return loop
 
 
-def _runner(placement: Placement, info: EngineInfo, model: Decoder, backend: AttentionBackend) -> ModelRunner:
+def _runner(placement: Placement, info: EngineInfo, model: Decoder) -> ModelRunner:
     storage = KVStorage(
         num_layers=model.config.num_layers,
         num_pages=info.num_pages,
@@ -83,7 +80,7 @@ def _runner(placement: Placement, info: EngineInfo, model: Decoder, backend: Att
     )
     state = SamplerState(num_rows=placement.max_num_seqs, vocab_size=info.vocab_size, device=placement.device)
     num_threads = placement.num_threads if placement.device.type == "cpu" else None
-    return ModelRunner(model=model, storage=storage, backend=backend, state=state, num_threads=num_threads)
+    return ModelRunner(model=model, storage=storage, state=state, num_threads=num_threads)
 
 
 def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo) -> Scheduler:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from engine.attention.backend import AttentionStep
+from engine.attention.backend import AttentionBackend, AttentionStep
+from engine.attention.select import select_backend
 from engine.layers.head import LMHead
 from engine.layers.linear import Linear
 from engine.layers.rope import Rotary
@@ -27,12 +28,14 @@ class Decoder:
     Attributes:
         config: What it is.
         device: Where it runs.
+        backend: Its attention kernels.
     """
 
-    def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
+    def __init__(self, config: ModelConfig, weights: DecoderWeights, backend: AttentionBackend) -> None:
         """Takes weights over: their list of layers is empty afterwards, each freed once its products are made."""
         self.config = config
         self.device = weights.embedding.device
+        self.backend = backend
         self._embedding = weights.embedding
         self._norm = weights.norm
         weights.layers.reverse()
@@ -42,11 +45,17 @@ class Decoder:
 
     def forward(self, inputs: StepInputs) -> torch.Tensor:
         """Computes the step, writing K and V, and returns logits [R, V] float32."""
+        attention = AttentionStep(
+            backend=self.backend,
+            plan=self.backend.plan(inputs.layout, inputs.storage),
+            storage=inputs.storage,
+            slots=inputs.layout.slots,
+        )
         with torch.inference_mode():
             cos, sin = self._rotary.angles(inputs.positions)
             hidden = self._embedding.index_select(0, inputs.token_ids).float()
             for layer in self._layers:
-                layer.forward(hidden, cos, sin, inputs.attention)
+                layer.forward(hidden, cos, sin, attention)
             rows = hidden.index_select(0, inputs.readout_rows)
             return self._head(rms_norm(rows, self._norm, self.config.norm_eps))
 
@@ -90,13 +99,16 @@ class _Layer:
         return attended.reshape(normed.shape[0], -1)
 
 
-def load_model(checkpoint: Checkpoint, *, device: torch.device | str, dtype: torch.dtype) -> Decoder:
-    """Loads a checkpoint's weights into a decoder.
+def load_model(
+    checkpoint: Checkpoint, *, device: torch.device | str, dtype: torch.dtype, attention: str = "auto"
+) -> Decoder:
+    """Loads a checkpoint's weights into a decoder with the attention backend of that name.
 
     Raises:
-        ModelLoadError: A tensor is missing, unexpected, of a wrong shape or damaged.
+        ModelLoadError: A tensor is missing, unexpected, of a wrong shape or damaged, or the backend does not run there.
     """
-    return Decoder(checkpoint.config, load_weights(checkpoint, dtype, torch.device(device)))
+    backend = select_backend(attention, device)
+    return Decoder(checkpoint.config, load_weights(checkpoint, dtype, torch.device(device)), backend)
 
 
 def num_parameters(model: Decoder) -> int:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import torch
 
-from engine.attention.backend import AttentionStep
+from engine.attention.backend import LaneLayout
+from engine.kv.storage import KVStorage
 from engine.models.config import ModelConfig
 
 
@@ -22,13 +23,15 @@ class StepInputs:
     Attributes:
         token_ids: [T] int64.
         positions: [T] int64, rotary positions.
-        attention: How its tokens see each other and their pages.
+        layout: Lanes, their pages and what their tokens see.
+        storage: K and V of all layers.
         readout_rows: [R] int64, rows whose next-token logits are wanted.
     """
 
     token_ids: torch.Tensor
     positions: torch.Tensor
-    attention: AttentionStep
+    layout: LaneLayout
+    storage: KVStorage
     readout_rows: torch.Tensor
 
 

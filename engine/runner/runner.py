@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from engine.attention.backend import AttentionBackend, AttentionStep
 from engine.kv.storage import KVStorage
 from engine.models.step import StepInputs, StepModel
 from engine.runner.inputs import InputStager, StagedStep
@@ -30,7 +29,6 @@ class ModelRunner:
     Args:
         model: The decoder.
         storage: K and V.
-        backend: Attention kernels.
         state: Rows of device state, as many as sequences may run.
         num_threads: Threads of one operation on a CPU; None leaves torch's choice.
     """
@@ -40,13 +38,11 @@ class ModelRunner:
         *,
         model: StepModel,
         storage: KVStorage,
-        backend: AttentionBackend,
         state: SamplerState,
         num_threads: int | None = None,
     ) -> None:
         self._model = model
         self._storage = storage
-        self._backend = backend
         self._state = state
         self._sampler = Sampler(state)
         self._stager = InputStager(storage.page_size, storage.device)
@@ -71,17 +67,12 @@ class ModelRunner:
         token_ids = staged.token_ids
         if staged.fed_rows is not None:
             token_ids.index_copy_(0, staged.fed_rows, self._state.last_tokens[staged.fed_states])
-        attention = AttentionStep(
-            backend=self._backend,
-            plan=self._backend.plan(staged.layout, self._storage),
-            storage=self._storage,
-            slots=staged.layout.slots,
-        )
         logits = self._model.forward(
             StepInputs(
                 token_ids=token_ids,
                 positions=staged.positions,
-                attention=attention,
+                layout=staged.layout,
+                storage=self._storage,
                 readout_rows=staged.readout_rows,
             )
         )

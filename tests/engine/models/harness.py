@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.attention.backend import AttentionBackend, AttentionStep, LaneLayout
+from engine.attention.backend import LaneLayout
 from engine.attention.select import select_backend
 from engine.kv.storage import KVStorage
 from engine.models.config import ModelConfig
@@ -48,7 +48,7 @@ class Lane:
     logits: list[torch.Tensor] = field(default_factory=list)
 
 
-def run_step(model: StepModel, storage: KVStorage, backend: AttentionBackend, work: Sequence[tuple[Lane, int]]) -> None:
+def run_step(model: StepModel, storage: KVStorage, work: Sequence[tuple[Lane, int]]) -> None:
     """Computes the next tokens of several lanes in one step and appends each lane's logits [rows, V]."""
     size = storage.page_size
     starts, slots, token_ids, positions = [0], [], [], []
@@ -64,13 +64,12 @@ def run_step(model: StepModel, storage: KVStorage, backend: AttentionBackend, wo
         block_tables=[lane.pages for lane, _ in work],
         slots=torch.tensor(slots, device=storage.device),
     )
-    plan = backend.plan(layout, storage)
-    step = AttentionStep(backend=backend, plan=plan, storage=storage, slots=layout.slots)
     logits = model.forward(
         StepInputs(
             token_ids=torch.tensor(token_ids, device=storage.device),
             positions=torch.tensor(positions, device=storage.device),
-            attention=step,
+            layout=layout,
+            storage=storage,
             readout_rows=torch.arange(len(token_ids), device=storage.device),
         )
     )
@@ -94,7 +93,7 @@ def run_tokens(
     lane = Lane(token_ids=token_ids, pages=list(range(num_pages)) if pages is None else pages)
     device = model.device
     storage = storage_for(model.config, num_pages=max(lane.pages) + 1, page_size=page_size, dtype=dtype, device=device)
-    kernel = select_backend(backend, device)
+    model.backend = select_backend(backend, device)
     for num_rows in chunks or [len(token_ids)]:
-        run_step(model, storage, kernel, [(lane, num_rows)])
+        run_step(model, storage, [(lane, num_rows)])
     return torch.cat(lane.logits)

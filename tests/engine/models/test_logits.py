@@ -77,7 +77,7 @@ def test_logits_equal_those_of_transformers(case: Case, backend: str, chunks: li
 @pytest.mark.parametrize("backend", ["cpu", "sdpa"])
 def test_lanes_of_one_step_do_not_touch_each_other(case: Case, backend: str) -> None:
     lengths = (90, 37, 64, 5)
-    kernel = select_backend(backend, "cpu")
+    case.model.backend = select_backend(backend, "cpu")
     storage = storage_for(case.model.config, num_pages=48, page_size=8)
     pages = torch.randperm(48, generator=torch.Generator().manual_seed(2)).tolist()
     lanes = [
@@ -86,27 +86,27 @@ def test_lanes_of_one_step_do_not_touch_each_other(case: Case, backend: str) -> 
     ]
     plans = ((30, 1, 40, 5), (1, 1, 20, 0), (40, 33, 1, 0), (1, 1, 1, 0), (18, 1, 2, 0))
     for rows in plans:
-        run_step(case.model, storage, kernel, [(lane, n) for lane, n in zip(lanes, rows, strict=True) if n])
+        run_step(case.model, storage, [(lane, n) for lane, n in zip(lanes, rows, strict=True) if n])
     for lane, length in zip(lanes, lengths, strict=True):
         assert lane.num_computed == length
         torch.testing.assert_close(torch.cat(lane.logits), case.expected[:length], atol=TOLERANCE, rtol=0)
 
 
 def test_only_the_asked_rows_get_logits(tmp_path: Path) -> None:
-    from engine.attention.backend import AttentionStep, LaneLayout
+    from engine.attention.backend import LaneLayout
     from engine.models.step import StepInputs
 
     model = load_model(open_checkpoint(write_tiny_model(tmp_path)), device="cpu", dtype=torch.float32)
     whole = run_tokens(model, [5, 6, 7])
-    storage, backend = storage_for(model.config), select_backend("cpu", "cpu")
+    storage = storage_for(model.config)
     layout = LaneLayout(query_starts=[0, 3], context_lens=[3], block_tables=[[4]], slots=torch.arange(64, 67))
-    step = AttentionStep(backend=backend, plan=backend.plan(layout, storage), storage=storage, slots=layout.slots)
     for rows in ([2], [0, 2], []):
         logits = model.forward(
             StepInputs(
                 token_ids=torch.tensor([5, 6, 7]),
                 positions=torch.arange(3),
-                attention=step,
+                layout=layout,
+                storage=storage,
                 readout_rows=torch.tensor(rows, dtype=torch.int64),
             )
         )

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from engine.attention.select import select_backend
 from engine.models.checkpoint import open_checkpoint
 from engine.models.decoder import load_model
 from tests.engine.models.harness import Lane, run_step, run_tokens, storage_for
@@ -54,12 +53,12 @@ def test_the_greedy_answer_is_the_known_one(real: Real, dtype: torch.dtype) -> N
     lane = Lane(token_ids=[], pages=[3, 0, 1, 2])
     token_ids = list(real.token_ids)
     lane.token_ids = token_ids
-    storage, backend = storage_for(model.config, dtype=dtype), select_backend("cpu", "cpu")
-    run_step(model, storage, backend, [(lane, len(token_ids))])
+    storage = storage_for(model.config, dtype=dtype)
+    run_step(model, storage, [(lane, len(token_ids))])
     for _ in range(12):
         token_ids.append(int(lane.logits[-1][-1].argmax()))
         if token_ids[-1] in model.config.eos_token_ids:
             break
-        run_step(model, storage, backend, [(lane, 1)])
+        run_step(model, storage, [(lane, 1)])
     answer = real.tokenizer.decode(token_ids[len(real.token_ids) :], skip_special_tokens=True)
     assert answer == "The capital of France is Paris."
