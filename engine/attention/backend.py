@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from engine.attention.tables import LaneTables, flatten
 from engine.kv.storage import KVStorage
 
 
@@ -27,6 +28,7 @@ class LaneLayout:
         slots: [T] int64 on the step's device, slot each new token's K and V are written to.
         masks: For lanes that see something else than all before them: [rows, context] bool, True is visible; None for
             the ordinary causal lane. Empty when no lane has one.
+        flat: The same lists as arrays, by whoever has them already.
     """
 
     query_starts: Sequence[int]
@@ -34,6 +36,14 @@ class LaneLayout:
     block_tables: Sequence[Sequence[int]]
     slots: torch.Tensor
     masks: Sequence[torch.Tensor | None] = ()
+    flat: LaneTables | None = None
+
+    @property
+    def tables(self) -> LaneTables:
+        """Starts, lengths and pages as flat int32 arrays; made anew by each call unless `flat` brings them."""
+        if self.flat is not None:
+            return self.flat
+        return flatten(self.query_starts, self.context_lens, self.block_tables)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,50 @@
+"""The lanes of a step as flat arrays, for kernels that take one call a step.
+
+Letters: L lanes, N pages of all lanes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+Counts = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTables:
+    """Where each lane's tokens lie; contiguous arrays on the host that nobody changes.
+
+    Attributes:
+        query_starts: [L + 1] int32, lane i owns rows query_starts[i]:query_starts[i + 1] of the step.
+        context_lens: [L] int32, tokens visible to the lane's last row, its own new ones included.
+        table_starts: [L + 1] int32, lane i's pages are pages[table_starts[i]:table_starts[i + 1]].
+        pages: [N] int32, by lane, then by position.
+    """
+
+    query_starts: Counts
+    context_lens: Counts
+    table_starts: Counts
+    pages: Counts
+
+
+def flatten(
+    query_starts: Sequence[int], context_lens: Sequence[int], block_tables: Sequence[Sequence[int]]
+) -> LaneTables:
+    """Lays out lists as arrays.
+
+    Args:
+        query_starts: L + 1 offsets.
+        context_lens: L lengths.
+        block_tables: L page lists.
+    """
+    table_starts = np.zeros(len(block_tables) + 1, dtype=np.int32)
+    np.cumsum([len(table) for table in block_tables], out=table_starts[1:])
+    pages = np.fromiter(chain.from_iterable(block_tables), dtype=np.int32, count=int(table_starts[-1]))
+    return LaneTables(
+        np.array(query_starts, dtype=np.int32), np.array(context_lens, dtype=np.int32), table_starts, pages
+    )
