@@ -1,0 +1,172 @@
+"""An engine whose model computes nothing, so that what is left of a step is the host's own work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+
+from engine.kv.manager import KVManager
+from engine.kv.storage import KVStorage
+from engine.loop import EngineLoop
+from engine.models.config import ModelConfig
+from engine.models.step import StepInputs
+from engine.request import EngineInfo, GenerationDefaults
+from engine.runner.runner import ModelRunner
+from engine.sampling.state import SamplerState
+from engine.scheduling.scheduler import Scheduler
+
+VOCAB = 64
+PAGE_SIZE = 16
+NUM_PAGES = 8192
+MAX_SEQS = 256
+_WEIGHTS_BYTES = 128 << 20
+CONFIG = ModelConfig(
+    architecture="llama",
+    vocab_size=VOCAB,
+    hidden_size=8,
+    intermediate_size=8,
+    num_layers=1,
+    num_heads=1,
+    num_kv_heads=1,
+    head_dim=8,
+    max_position=65536,
+    norm_eps=1e-5,
+    rope_theta=1e4,
+)
+
+Work = Literal["none", "sleep", "busy"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepMark:
+    """One call of the model.
+
+    Attributes:
+        rows: Lanes read out.
+        start_ns, end_ns: Clock at its begin and end.
+        process_ns: Processor time of the whole process at its begin.
+        own_ns: Processor time of the call itself.
+    """
+
+    rows: int
+    start_ns: int
+    end_ns: int
+    process_ns: int
+    own_ns: int
+
+
+class IdleModel:
+    """A `StepModel` that returns the same logits every time, after pretending to work.
+
+    Attributes:
+        marks: One entry a call.
+    """
+
+    config = CONFIG
+
+    def __init__(self, work: Work, work_ms: float) -> None:
+        self._logits = torch.randn(MAX_SEQS, VOCAB, generator=torch.Generator().manual_seed(0))
+        self._work = _worker(work, work_ms)
+        self.marks: list[StepMark] = []
+
+    def forward(self, inputs: StepInputs) -> torch.Tensor:
+        """Returns [R, V] logits."""
+        rows = inputs.readout_rows.shape[0]
+        process_ns, own_ns, start_ns = time.process_time_ns(), time.thread_time_ns(), time.perf_counter_ns()
+        self._work()
+        end_ns, own_ns = time.perf_counter_ns(), time.thread_time_ns() - own_ns
+        self.marks.append(StepMark(rows, start_ns, end_ns, process_ns, own_ns))
+        return self._logits[:rows]
+
+
+def _worker(work: Work, work_ms: float) -> Callable[[], object]:
+    """What a step does meanwhile; sleeping and reading both let other threads run Python.
+
+    Reading sweeps the caches as the weights of a real model do, and then the host's own work costs more.
+    """
+    if work == "none":
+        return lambda: None
+    if work == "sleep":
+        return lambda: time.sleep(work_ms / 1000)
+    weights = np.ones(_WEIGHTS_BYTES // 8, dtype=np.uint64)
+    start = time.perf_counter()
+    weights.max()
+    passes = work_ms / 1000 / (time.perf_counter() - start)
+    whole, rest = int(passes), int((passes - int(passes)) * len(weights))
+
+    def read() -> None:
+        for _ in range(whole):
+            weights.max()
+        weights[: rest + 1].max()
+
+    return read
+
+
+@dataclass(kw_only=True, slots=True)
+class IdleEngine:
+    """A loop over an idle model.
+
+    Attributes:
+        model: Keeps the marks.
+        loop: The real loop, scheduler, pool, runner and sampler.
+    """
+
+    model: IdleModel
+    loop: EngineLoop = field(init=False)
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        device = torch.device("cpu")
+        storage = KVStorage(
+            num_layers=1,
+            num_pages=NUM_PAGES,
+            page_size=PAGE_SIZE,
+            num_kv_heads=1,
+            head_dim=8,
+            dtype=torch.float32,
+            device=device,
+        )
+        state = SamplerState(num_rows=MAX_SEQS, vocab_size=VOCAB, device=device)
+        kv = KVManager(num_pages=NUM_PAGES, page_size=PAGE_SIZE, fingerprint="idle", kv_dtype="float32")
+        scheduler = Scheduler(
+            kv,
+            max_num_seqs=MAX_SEQS,
+            max_batch_tokens=4096,
+            max_waiting=4096,
+            eos_token_ids=(),
+            draw_seed=lambda: 0,
+        )
+        self.loop = EngineLoop(
+            info=_info(),
+            scheduler=scheduler,
+            runner=ModelRunner(model=self.model, storage=storage, state=state, num_threads=1),
+            overlap=self.overlap,
+        )
+
+
+def _info() -> EngineInfo:
+    return EngineInfo(
+        epoch="idle",
+        model_path="idle",
+        architecture="llama",
+        fingerprint="idle",
+        vocab_size=VOCAB,
+        eos_token_ids=(),
+        max_model_len=CONFIG.max_position,
+        page_size=PAGE_SIZE,
+        num_pages=NUM_PAGES,
+        page_bytes=1,
+        device="cpu",
+        dtype="float32",
+        kv_dtype="float32",
+        attention_backend="none",
+        defaults=GenerationDefaults(),
+        num_parameters=0,
+        load_s=0.0,
+        step="none",
+    )
