@@ -1,0 +1,211 @@
+#include "sampling_module.h"
+
+#include <cmath>
+#include <cstdint>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "sampling.h"
+#include "team.h"
+
+namespace wye {
+namespace {
+
+// A buffer of a Python object, given back at the end.
+class Buffer {
+ public:
+  Buffer() = default;
+  ~Buffer() {
+    if (view_.obj != nullptr) PyBuffer_Release(&view_);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  Py_buffer* view() { return &view_; }
+  int64_t bytes() const { return view_.len; }
+
+  // Its bytes as numbers. Throws std::invalid_argument if it does not hold a multiple of `unit` of them.
+  template <class T>
+  T* numbers(const char* name, int64_t unit = 1) const {
+    if (view_.len % (int64_t(sizeof(T)) * unit) != 0) throw std::invalid_argument(std::string(name) + " has a wrong size");
+    if (reinterpret_cast<uintptr_t>(view_.buf) % alignof(T) != 0) {
+      throw std::invalid_argument(std::string(name) + " is not aligned");
+    }
+    return static_cast<T*>(view_.buf);
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+void check(bool holds, const char* message) {
+  if (!holds) throw std::invalid_argument(message);
+}
+
+// Null for None. Throws std::invalid_argument.
+Team* team_of(PyObject* object) {
+  if (object == Py_None) return nullptr;
+  check(PyCapsule_IsValid(object, "wye.team"), "team must be None or a team");
+  return static_cast<Team*>(PyCapsule_GetPointer(object, "wye.team"));
+}
+
+const SamplingForm& form_of(const char* name) {
+  const SamplingForm* form = find_sampling_form(name);
+  if (form == nullptr) throw std::invalid_argument("no form '" + std::string(name) + "' for choosing tokens here");
+  return *form;
+}
+
+// Runs without the interpreter's lock; turns C++ exceptions into Python's. `prepare` runs with it, before.
+template <class Prepare, class Work>
+PyObject* answer(Prepare&& prepare, Work&& work) {
+  try {
+    prepare();
+  } catch (const std::invalid_argument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+    return nullptr;
+  }
+  bool has_memory = true;
+  Py_BEGIN_ALLOW_THREADS;
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    has_memory = false;
+  }
+  Py_END_ALLOW_THREADS;
+  if (!has_memory) return PyErr_NoMemory();
+  Py_RETURN_NONE;
+}
+
+void check_lane(const Lane& lane, const Batch& batch, const Memory& memory, int64_t num_masks) {
+  check(lane.row >= 0 && lane.row < memory.num_rows, "a lane's row is outside last_tokens");
+  check(lane.mask >= -1 && lane.mask < num_masks, "a lane's mask is not there");
+  check(lane.counts_slot >= -1 && lane.counts_slot < memory.num_counts, "a lane's counts are not there");
+  check(lane.history_slot >= -1 && lane.history_slot < memory.num_histories, "a lane's history is not there");
+  if (lane.history_slot >= 0) {
+    check(lane.history_base >= 0 && lane.num_output >= 0 && lane.history_base < memory.history_width &&
+              lane.num_output < memory.history_width - lane.history_base,
+          "a lane's history has no room for one more token");
+  }
+  if (lane.is_greedy) return;
+  check(lane.temperature > 0 && std::isfinite(lane.temperature), "temperature must be positive and finite");
+  check(lane.top_k >= 1 && lane.top_k <= batch.vocab_size, "top_k must be between 1 and the vocabulary's size");
+  check(lane.top_p > 0, "top_p must be positive");
+  check(lane.min_p >= 0 && lane.min_p <= 1, "min_p must be between 0 and 1");
+}
+
+void check_penalties(const Lane& lane, const Batch& batch, const Memory& memory) {
+  if (lane.counts_slot < 0) return;
+  check(lane.history_slot >= 0, "a lane with penalties needs a history");
+  check(lane.repetition > 0 && std::isfinite(lane.repetition), "repetition must be positive and finite");
+  check(std::isfinite(lane.presence) && std::isfinite(lane.frequency), "presence and frequency must be finite");
+  const int64_t* ids = memory.history + lane.history_slot * memory.history_width;
+  for (int64_t i = 0; i < lane.history_base + lane.num_output; ++i) {
+    check(ids[i] >= 0 && ids[i] < batch.vocab_size, "a lane's history holds what is no token id");
+  }
+}
+
+// What choose_tokens and edit_logits share.
+struct Step {
+  PyObject* team_object = nullptr;
+  const char* form_name = nullptr;
+  Py_ssize_t vocab_size = 0, history_width = 0;
+  Buffer logits, lanes, masks, last_tokens, counts, history;
+  Team* team = nullptr;
+  const SamplingForm* form = nullptr;
+  Batch batch{};
+  Memory memory{};
+
+  void check_all() {
+    team = team_of(team_object);
+    form = &form_of(form_name);
+    check(vocab_size >= 1 && vocab_size <= INT32_MAX - kListPadding, "vocab_size is out of range");
+    check(history_width >= 1, "history_width must be positive");
+    batch.vocab_size = vocab_size;
+    batch.num_words = (vocab_size + 31) / 32;
+    batch.logits = logits.numbers<float>("logits", vocab_size);
+    batch.lanes = lanes.numbers<const Lane>("lanes");
+    batch.num_lanes = lanes.bytes() / int64_t(sizeof(Lane));
+    check(batch.num_lanes <= INT32_MAX / (vocab_size / 32 + 1), "there are too many lanes");
+    check(logits.bytes() == batch.num_lanes * vocab_size * int64_t(sizeof(float)), "logits must have a row for each lane");
+    batch.masks = masks.numbers<const uint32_t>("masks", batch.num_words);
+    memory.history_width = history_width;
+    memory.last_tokens = last_tokens.numbers<int64_t>("last_tokens");
+    memory.counts = counts.numbers<int32_t>("counts", vocab_size);
+    memory.history = history.numbers<int64_t>("history", history_width);
+    memory.num_rows = last_tokens.bytes() / 8;
+    memory.num_counts = counts.bytes() / (4 * vocab_size);
+    memory.num_histories = history.bytes() / (8 * history_width);
+    int64_t num_masks = masks.bytes() / (4 * batch.num_words);
+    for (int64_t i = 0; i < batch.num_lanes; ++i) check_lane(batch.lanes[i], batch, memory, num_masks);
+  }
+};
+
+}  // namespace
+
+PyObject* choose_tokens(PyObject*, PyObject* args) {
+  Step step;
+  Buffer token_buffer;
+  if (!PyArg_ParseTuple(args, "Osnnw*y*y*w*w*w*w*:choose_tokens", &step.team_object, &step.form_name, &step.vocab_size,
+                        &step.history_width, step.logits.view(), step.lanes.view(), step.masks.view(),
+                        step.last_tokens.view(), step.counts.view(), step.history.view(), token_buffer.view())) {
+    return nullptr;
+  }
+  int64_t* tokens = nullptr;
+  auto prepare = [&] {
+    step.check_all();
+    tokens = token_buffer.numbers<int64_t>("token_ids");
+    check(token_buffer.bytes() == step.batch.num_lanes * 8, "token_ids must have a place for each lane");
+  };
+  return answer(prepare, [&] { choose_tokens(step.team, *step.form, step.batch, step.memory, tokens); });
+}
+
+PyObject* edit_logits(PyObject*, PyObject* args) {
+  Step step;
+  if (!PyArg_ParseTuple(args, "Osnnw*y*y*w*w*w*:edit_logits", &step.team_object, &step.form_name, &step.vocab_size,
+                        &step.history_width, step.logits.view(), step.lanes.view(), step.masks.view(),
+                        step.last_tokens.view(), step.counts.view(), step.history.view())) {
+    return nullptr;
+  }
+  auto prepare = [&] {
+    step.check_all();
+    for (int64_t i = 0; i < step.batch.num_lanes; ++i) check_penalties(step.batch.lanes[i], step.batch, step.memory);
+  };
+  return answer(prepare, [&] { edit_logits(step.team, *step.form, step.batch, step.memory); });
+}
+
+PyObject* report_logprobs(PyObject*, PyObject* args) {
+  PyObject* team_object;
+  const char* form_name;
+  Py_ssize_t vocab_size, num_top;
+  Buffer logits, targets, chosen, rank, top_ids, top_logprobs;
+  if (!PyArg_ParseTuple(args, "Osnnw*y*w*w*w*w*:report_logprobs", &team_object, &form_name, &vocab_size, &num_top,
+                        logits.view(), targets.view(), chosen.view(), rank.view(), top_ids.view(),
+                        top_logprobs.view())) {
+    return nullptr;
+  }
+  Team* team = nullptr;
+  const SamplingForm* form = nullptr;
+  Report report{};
+  auto prepare = [&] {
+    team = team_of(team_object);
+    form = &form_of(form_name);
+    check(vocab_size >= 1 && vocab_size <= INT32_MAX - kListPadding, "vocab_size is out of range");
+    check(num_top >= 0 && num_top <= vocab_size, "num_top must be between 0 and the vocabulary's size");
+    int64_t num_rows = targets.bytes() / 8;
+    report = {logits.numbers<float>("logits", vocab_size), targets.numbers<const int64_t>("targets"), num_rows, vocab_size,
+              num_top, chosen.numbers<float>("chosen"), rank.numbers<int64_t>("rank"),
+              top_ids.numbers<int64_t>("top_ids"), top_logprobs.numbers<float>("top_logprobs")};
+    check(num_rows <= INT32_MAX, "there are too many rows");
+    check(logits.bytes() == num_rows * vocab_size * 4, "logits must have a row for each target");
+    check(chosen.bytes() == num_rows * 4 && rank.bytes() == num_rows * 8, "chosen and rank must have a place for each row");
+    check(top_ids.bytes() == num_rows * num_top * 8 && top_logprobs.bytes() == num_rows * num_top * 4,
+          "top_ids and top_logprobs must have num_top places for each row");
+    for (int64_t i = 0; i < num_rows; ++i) {
+      check(report.targets[i] >= 0 && report.targets[i] < vocab_size, "a target is no token id");
+    }
+  };
+  return answer(prepare, [&] { report_logprobs(team, *form, report); });
+}
+
+}  // namespace wye

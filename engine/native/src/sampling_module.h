@@ -1,0 +1,13 @@
+// Choosing tokens as functions of the Python module. See engine/native/sampling.py for what Python sees.
+
+#pragma once
+
+#include <Python.h>
+
+namespace wye {
+
+PyObject* choose_tokens(PyObject* module, PyObject* args);
+PyObject* edit_logits(PyObject* module, PyObject* args);
+PyObject* report_logprobs(PyObject* module, PyObject* args);
+
+}  // namespace wye
