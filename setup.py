@@ -13,11 +13,14 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import SetupError
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # an isolated build has no other way to our own code
 
-from engine.native.building.build import MODULE_FILE, RECORD_FILE, build  # noqa: E402
+from engine.native.building.build import MODULE_FILE, build  # noqa: E402
+from engine.native.building.compiler import BuildFailure  # noqa: E402
+from engine.native.building.record import RECORD_FILE  # noqa: E402
 
 PACKAGE = Path("engine", "native")
 
@@ -31,8 +34,15 @@ class BuildNative(build_ext):
         return ROOT / PACKAGE if self.inplace else Path(self.build_lib, PACKAGE)
 
     def run(self) -> None:
-        """Builds it, or writes down why not."""
-        build(ROOT / PACKAGE / "src", self.directory, os.environ)
+        """Builds it, or writes down why not.
+
+        Raises:
+            SetupError: `WYE_NATIVE` insists on it, or is neither 0 nor 1.
+        """
+        try:
+            build(ROOT / PACKAGE / "src", self.directory, os.environ)
+        except (BuildFailure, ValueError) as error:
+            raise SetupError(str(error)) from None
 
     def get_outputs(self) -> list[str]:
         """Where the files that `run` has made are in a wheel."""

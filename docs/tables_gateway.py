@@ -97,6 +97,7 @@ class _QuietEngine:
             num_pages=1,
             page_bytes=1,
             device="",
+            step="",
             dtype="",
             kv_dtype="",
             attention_backend="",

@@ -7,6 +7,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -14,8 +15,9 @@ from engine.config import EngineConfig
 from engine.kv.manager import KVManager
 from engine.kv.storage import KVStorage
 from engine.loop import EngineLoop
-from engine.models.checkpoint import open_checkpoint
-from engine.models.decoder import Decoder, load_model, num_parameters
+from engine.models.checkpoint import Checkpoint, open_checkpoint
+from engine.models.decoder import load_model, num_parameters
+from engine.models.step import StepModel
 from engine.request import EngineInfo
 from engine.resolve import Placement, context_length, kv_page_bytes, place, pool_pages
 from engine.runner.runner import ModelRunner
@@ -33,10 +35,12 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     """
     started_s = time.perf_counter()
     placement = place(config)
+    if placement.step.is_fallback:
+        log.info("%s; serving with torch", placement.step.reason)
     checkpoint = open_checkpoint(config.model)
     model_config = checkpoint.config
     max_model_len = context_length(config, model_config)
-    model = load_model(checkpoint, device=placement.device, dtype=placement.dtype, attention=config.attention)
+    loaded = _load(checkpoint, config, placement)
     num_pages = pool_pages(config, model_config, placement, max_model_len)
     info = EngineInfo(
         epoch=uuid.uuid4().hex,
@@ -50,17 +54,18 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         num_pages=num_pages,
         page_bytes=kv_page_bytes(config, model_config, placement.kv_dtype),
         device=str(placement.device),
-        dtype=_name(placement.dtype),
+        step=loaded.step,
+        dtype=placement.weights,
         kv_dtype=_name(placement.kv_dtype),
-        attention_backend=model.backend.name,
+        attention_backend=loaded.attention,
         defaults=checkpoint.defaults,
-        num_parameters=num_parameters(model),
+        num_parameters=num_parameters(loaded.model),
         load_s=time.perf_counter() - started_s,
     )
     loop = EngineLoop(
         info=info,
         scheduler=_scheduler(config, placement, info),
-        runner=_runner(placement, info, model),
+        runner=_runner(placement, info, loaded.model),
         overlap=config.scheduling.overlap,
         check_integrity=config.check_integrity,
     )
@@ -68,7 +73,26 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     return loop
 
 
-def _runner(placement: Placement, info: EngineInfo, model: Decoder) -> ModelRunner:
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model and what `EngineInfo` says of it."""
+
+    model: StepModel
+    step: str
+    attention: str
+
+
+def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) -> _Loaded:
+    if not placement.step.is_native:
+        model = load_model(checkpoint, device=placement.device, dtype=placement.dtype, attention=config.attention)
+        return _Loaded(model, "torch", model.backend.name)
+    from engine.native.decoder import load_native  # only where its module is known to load
+
+    native = load_native(checkpoint, num_threads=placement.num_threads, int8=placement.weights == "int8")
+    return _Loaded(native, f"native {native.form}", "native")
+
+
+def _runner(placement: Placement, info: EngineInfo, model: StepModel) -> ModelRunner:
     storage = KVStorage(
         num_layers=model.config.num_layers,
         num_pages=info.num_pages,
@@ -103,11 +127,13 @@ def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo) -> 
 
 def _announce(info: EngineInfo) -> None:
     log.debug(
-        "%s (%.0f M parameters) on %s in %s, attention %s, %d pages of %d tokens in %s (%.0f MiB), loaded in %.1f s",
+        "%s (%.0f M parameters) on %s in %s, %s step, attention %s, "
+        "%d pages of %d tokens in %s (%.0f MiB), loaded in %.1f s",
         info.model_path,
         info.num_parameters / 1e6,
         info.device,
         info.dtype,
+        info.step,
         info.attention_backend,
         info.num_pages,
         info.page_size,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FloatFormat = Literal["auto", "bfloat16", "float32"]
+WeightFormat = Literal["auto", "bfloat16", "float32", "int8"]
+StepName = Literal["auto", "native", "torch"]
 DeviceName = str
 """`auto`, `cpu`, `cuda` or `cuda:N`."""
 
@@ -19,7 +21,8 @@ class KVConfig:
         num_pages: Pages in the pool; None derives it from `pool_bytes`.
         pool_bytes: Bytes for the pool; None takes a share of the device's free memory.
         prefix_cache: Keep finished prompts' pages for reuse.
-        dtype: Format of K and V; `auto` is float32 on a CPU and the weights' format elsewhere.
+        dtype: Format of K and V; `auto` is bfloat16 in the native step, float32 in torch's step on a CPU, and the
+            weights' format elsewhere.
     """
 
     page_size: int = 16
@@ -64,8 +67,9 @@ class EngineConfig:
     Attributes:
         model: Hugging Face directory or GGUF file, or `shape:NAME` for random weights of a known shape.
         device: Where it runs.
-        weights: Format of weights in memory; `auto` is bfloat16.
-        attention: Attention backend, or `auto`.
+        weights: Format of weights in memory; `auto` is bfloat16. Only the native step has int8.
+        step: What computes a step; `auto` is the native step on a CPU where it can, else torch.
+        attention: Attention backend of torch's step, or `auto`; naming one asks for torch.
         max_model_len: Tokens of one sequence; None takes what the model was made for.
         seed: Draws the seeds of requests that bring none; None takes one from the system.
         check_integrity: Verify the KV bookkeeping whenever the engine falls idle (tests).
@@ -73,7 +77,8 @@ class EngineConfig:
 
     model: str
     device: DeviceName = "auto"
-    weights: FloatFormat = "auto"
+    weights: WeightFormat = "auto"
+    step: StepName = "auto"
     attention: str = "auto"
     max_model_len: int | None = None
     seed: int | None = None

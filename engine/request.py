@@ -123,9 +123,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         num_pages: Pages in the pool.
         page_bytes: Bytes of one page over all layers.
         device: `cpu`, `cuda:0`...
+        step: What computes a step: `torch`, or `native` and the form of it, e.g. `native avx512`.
         dtype: Of the weights.
         kv_dtype: Of K and V.
-        attention_backend: Name of the chosen backend.
+        attention_backend: Name of the chosen backend; `native` where the native step attends by itself.
         defaults: Sampling defaults of the model.
         num_parameters: Weights' element count.
         load_s: Seconds it took to load.
@@ -142,6 +143,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_pages: int
     page_bytes: int
     device: str
+    step: str
     dtype: str
     kv_dtype: str
     attention_backend: str

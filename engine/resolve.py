@@ -12,6 +12,7 @@ from engine.config import EngineConfig, FloatFormat
 from engine.errors import ModelLoadError
 from engine.kv.storage import KVStorage
 from engine.models.config import ModelConfig
+from engine.step_choice import StepChoice, choose_step
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -36,7 +37,8 @@ class Placement:
 
     Attributes:
         device: Torch device.
-        dtype: Of weights.
+        step: What computes a step, and why.
+        weights: Format of the weights: `bfloat16`, `float32` or `int8`.
         kv_dtype: Of K and V.
         num_threads: Threads of one step on a CPU.
         max_batch_tokens: Tokens of one step.
@@ -44,22 +46,29 @@ class Placement:
     """
 
     device: torch.device
-    dtype: torch.dtype
+    step: StepChoice
+    weights: str
     kv_dtype: torch.dtype
     num_threads: int
     max_batch_tokens: int
     max_num_seqs: int
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of torch's weights."""
+        return DTYPES[self.weights]
+
 
 def place(config: EngineConfig) -> Placement:
-    """Chooses device and precision.
+    """Chooses device, step and precision.
 
     Raises:
-        ModelLoadError: The device asked for is not there, or a limit makes no sense.
+        ModelLoadError: What was asked for is not there or contradicts itself, or a limit makes no sense.
     """
     device = _device(config.device)
-    dtype = torch.bfloat16 if config.weights == "auto" else DTYPES[config.weights]
-    kv_dtype = _kv_dtype(config.kv.dtype, device, dtype)
+    step = choose_step(config, device)
+    weights = "bfloat16" if config.weights == "auto" else config.weights
+    kv_dtype = torch.bfloat16 if step.is_native else _kv_dtype(config.kv.dtype, device, DTYPES[weights])
     threads = config.parallel.num_threads or usable_cores()
     tokens = config.scheduling.max_batch_tokens
     if tokens is None:
@@ -67,7 +76,7 @@ def place(config: EngineConfig) -> Placement:
     seqs = config.scheduling.max_num_seqs
     if seqs < 1 or tokens < 1 or threads < 1:
         raise ModelLoadError("max_num_seqs, max_batch_tokens and num_threads must be at least 1")
-    return Placement(device, dtype, kv_dtype, threads, max(tokens, seqs), seqs)
+    return Placement(device, step, weights, kv_dtype, threads, max(tokens, seqs), seqs)
 
 
 def usable_cores() -> int:
@@ -125,7 +134,7 @@ def kv_page_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) 
 
 
 def _kv_dtype(asked: FloatFormat, device: torch.device, weights: torch.dtype) -> torch.dtype:
-    """On a CPU float32: rounding K, V and attention to bfloat16 would make logits depend on how a prompt was cut.
+    """Of torch's step; on a CPU float32: bfloat16 K, V and attention would make logits depend on how a prompt was cut.
 
     With float32 there, the same tokens give the same logits to about 1e-4 whether they were computed whole, in chunks,
     beside others, or came from the cache; with bfloat16 to about 1e-2, which near ties do not survive.

@@ -38,7 +38,7 @@ class Banner:
         return [
             ("URL", f"{self.url}/v1"),
             ("Model", f"{self.model} ({info.architecture}, {_count(info.num_parameters)} parameters)"),
-            ("Engine", f"{info.dtype} on {info.device}, attention {info.attention_backend}"),
+            ("Engine", f"{info.dtype} on {info.device}, {_step(info)}"),
             ("Context", f"{info.limit_tokens} tokens; KV pool {info.pool_tokens} tokens, {pool_mib:.0f} MiB"),
             ("Access", "API key required" if self.needs_key else "no API key required"),
             ("Ready", f"after {self.took_s:.1f} s (model {info.load_s:.1f} s), {workers}"),
@@ -70,6 +70,11 @@ class Banner:
         facts = [f"  {label:<{width}}  {value}" for label, value in self.facts()]
         parts = [f"Wye {self.version} is ready", *facts, "", self.curl(), "", self.python(), "", "Ctrl-C stops."]
         return "\n".join(parts)
+
+
+def _step(info: EngineInfo) -> str:
+    kind, _, form = info.step.partition(" ")
+    return f"{kind} step ({form or f'attention {info.attention_backend}'})"
 
 
 def _count(number: int) -> str:

@@ -182,6 +182,7 @@ class EngineCollector(Collector):
             "device": info.device,
             "dtype": info.dtype,
             "epoch": info.epoch,
+            "step": info.step,
         }
         yield InfoMetricFamily("wye_engine", "What the engine is.", value=values)
 

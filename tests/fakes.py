@@ -207,6 +207,7 @@ class ScriptedEngine:
             num_pages=num_pages,
             page_bytes=1024,
             device="cpu",
+            step="torch",
             dtype="float32",
             kv_dtype="float32",
             attention_backend="cpu",

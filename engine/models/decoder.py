@@ -17,7 +17,7 @@ from engine.layers.rope import Rotary
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
 from engine.models.parameters import DecoderWeights, LayerWeights, parameter_shapes
-from engine.models.step import StepInputs
+from engine.models.step import StepInputs, StepModel
 from engine.models.weights import load_weights
 from engine.ops.reference import gated_silu, head_norm, rms_norm, rotate
 
@@ -111,6 +111,6 @@ def load_model(
     return Decoder(checkpoint.config, load_weights(checkpoint, dtype, torch.device(device)), backend)
 
 
-def num_parameters(model: Decoder) -> int:
-    """Counts the elements of a decoder's weights, tied ones once."""
+def num_parameters(model: StepModel) -> int:
+    """Counts the elements of a model's weights, tied ones once."""
     return sum(torch.Size(shape).numel() for shape in parameter_shapes(model.config).values())

@@ -35,6 +35,15 @@ class Weights(enum.StrEnum):
     AUTO = "auto"
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
+    INT8 = "int8"
+
+
+class Step(enum.StrEnum):
+    """What computes a step."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    TORCH = "torch"
 
 
 class LogLevel(enum.StrEnum):
@@ -113,10 +122,23 @@ def serve(
         str, typer.Option(callback=_device, help="auto, cpu, cuda or cuda:N.", rich_help_panel=_ENGINE)
     ] = "auto",
     weights: Annotated[
-        Weights, typer.Option(help="Format of the weights in memory.", rich_help_panel=_ENGINE)
+        Weights,
+        typer.Option(
+            envvar="WYE_WEIGHTS",
+            help="Format of the weights in memory; int8 is for the native step.",
+            rich_help_panel=_ENGINE,
+        ),
     ] = Weights.AUTO,
+    step: Annotated[
+        Step,
+        typer.Option(
+            envvar="WYE_STEP",
+            help="What computes a step; auto is the native step on a CPU where it is there, else torch.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = Step.AUTO,
     attention: Annotated[
-        str, typer.Option(help="Attention backend; `wye doctor` lists them.", rich_help_panel=_ENGINE)
+        str, typer.Option(help="Attention backend of torch; `wye doctor` lists them.", rich_help_panel=_ENGINE)
     ] = "auto",
     kv_bytes: Annotated[
         int | None,
@@ -178,6 +200,7 @@ def serve(
             model=str(path),
             device=device,
             weights=weights.value,
+            step=step.value,
             attention=attention,
             max_model_len=max_model_len,
             kv=KVConfig(num_pages=kv_pages, pool_bytes=kv_bytes, prefix_cache=not no_prefix_cache),

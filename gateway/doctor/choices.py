@@ -1,4 +1,4 @@
-"""What an engine started here would choose: device, precision, attention, and why."""
+"""What an engine started here would choose: device, step, precision, attention, and why."""
 
 from __future__ import annotations
 
@@ -67,11 +67,14 @@ def examine_choices(report: Report) -> None:
         meaning = f"{type(error).__name__}: {error}"
         report.add("choices", {"engine": "does not load"}, [Finding("problem", "engine", meaning)])
         return
-    is_cuda = placement.device.type == "cuda"
+    step, is_cuda = placement.step, placement.device.type == "cuda"
+    own = "the native step's own; torch would take " if step.is_native else ""
     facts = {
         "device": f"{placement.device} (" + ("a CUDA device is there)" if is_cuda else "no CUDA device can be used)"),
-        "weights": str(placement.dtype).removeprefix("torch."),
-        "attention": f"{choice.backend.name} ({choice.reason}); also there: {', '.join(others) or 'none'}",
+        "step": f"{step.step}{f' {step.form}' if step.form else ''} ({step.reason})",
+        "weights": placement.weights,
+        "K and V": str(placement.kv_dtype).removeprefix("torch."),
+        "attention": f"{own}{choice.backend.name} ({choice.reason}); also there: {', '.join(others) or 'none'}",
         "op forms": ", ".join(_op_forms()),
         "tokens a step": str(placement.max_batch_tokens),
     }

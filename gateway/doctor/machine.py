@@ -56,7 +56,9 @@ def _examine_processor(report: Report) -> None:
         findings.append(Finding("notice", "processor", "without AVX2 a CPU step is very slow"))
     elif "avx512_bf16" not in flags and "amx_bf16" not in flags and "avx2" in flags:
         findings.append(
-            Finding("notice", "processor", "no bfloat16 instructions: on the CPU, --weights float32 may be faster")
+            Finding(
+                "notice", "processor", "no bfloat16 instructions: --step torch may be faster with --weights float32"
+            )
         )
     report.add("processor", facts, findings)
 
@@ -92,7 +94,7 @@ def _examine_compilers(report: Report) -> None:
         facts[name] = path or "none"
     findings = []
     if compiler is None:
-        findings.append(Finding("notice", "C++ compiler", "none found: kernels that are compiled here cannot be used"))
+        findings.append(Finding("notice", "C++ compiler", "none found: the native CPU step cannot be built here"))
     report.add("compilers", facts, findings)
 
 

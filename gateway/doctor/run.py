@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gateway.doctor.choices import examine_choices, examine_devices, examine_store
 from gateway.doctor.machine import examine_machine
+from gateway.doctor.native import examine_native
 from gateway.doctor.report import Report
 from gateway.doctor.software import examine_software
 
@@ -21,6 +22,7 @@ def examine(home: Path) -> Report:
     examine_machine(report)
     report.sections += devices.sections
     report.findings += devices.findings
+    examine_native(report, has_cuda=has_cuda)
     examine_choices(report)
     examine_store(report, home)
     return report

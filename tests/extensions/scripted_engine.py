@@ -43,6 +43,7 @@ def engine_info(vocab_size: int = 1000, max_model_len: int = 4096) -> EngineInfo
         num_pages=max_model_len // 16,
         page_bytes=1024,
         device="cpu",
+        step="torch",
         dtype="float32",
         kv_dtype="float32",
         attention_backend="scripted",

@@ -6,13 +6,19 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from engine.native import library
+from engine.native.building.record import BuildRecord
+from engine.native.library import NativeStatus
 from gateway.doctor import software
+from gateway.doctor.native import examine_native
 from gateway.doctor.report import Finding, Report
 from gateway.doctor.run import examine
 
+BUILT = BuildRecord(built=True, compiler="g++ 12", forms=("avx2", "avx512"), left_out=("amx",), sources="other")
 BLOCKER = """
 import importlib.abc, importlib.metadata, sys
 class Blocker(importlib.abc.MetaPathFinder):
@@ -43,6 +49,7 @@ def test_a_complete_installation_is_healthy_and_says_what_it_would_choose(tmp_pa
     facts = report.as_json()
     assert facts["choices"]["device"].startswith(("cpu", "cuda:0"))
     assert facts["choices"]["weights"] == "bfloat16"
+    assert facts["choices"]["step"].startswith(("native", "torch"))
     assert "(best for" in facts["choices"]["attention"]
     assert facts["engine packages"]["torch"]
     assert facts["processor"]["name"]
@@ -129,3 +136,50 @@ def test_a_missing_package_is_a_problem_and_says_what_for(monkeypatch: pytest.Mo
     assert not report.is_healthy
     assert "problem: fastapi" in report.as_text()
     assert report.as_text().endswith("serving will not work like this")
+
+
+def test_a_native_step_that_is_here_is_shown_with_its_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch, NativeStatus(True, "", ("avx512", "avx2"), "avx2"), BUILT)
+    report = Report()
+    examine_native(report, has_cuda=False)
+    facts = report.as_json()["native step"]
+    assert facts["built"] == "by g++ 12, forms avx2, avx512"
+    assert facts["left out"].startswith("amx")
+    assert facts["forms of this processor"] == "avx512, avx2"
+    assert facts["form"] == "avx2 (WYE_NATIVE_FORM)"
+
+
+def test_a_native_step_built_from_other_sources_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch, NativeStatus(True, "", ("avx2",), "avx2"), BUILT)
+    report = Report()
+    examine_native(report, has_cuda=False)
+    assert any("have changed since it was built" in finding.meaning for finding in report.findings)
+    assert report.is_healthy
+
+
+def test_why_there_is_no_native_step_is_a_notice_except_beside_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(
+        monkeypatch, NativeStatus(False, "it was not built: no C++ compiler"), BuildRecord(False, "no C++ compiler")
+    )
+    for has_cuda in (False, True):
+        report = Report()
+        examine_native(report, has_cuda=has_cuda)
+        assert report.as_json()["native step"]["state"] == "not available: it was not built: no C++ compiler"
+        assert bool(report.findings) is not has_cuda
+        assert report.is_healthy
+
+
+def test_a_form_that_the_processor_does_not_have_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("_native")
+    module.__dict__["forms"] = lambda: ["avx2"]
+    monkeypatch.setattr(library, "native_module", lambda: module)
+    monkeypatch.setenv(library.FORM_VARIABLE, "avx1024")
+    report = Report()
+    examine_native(report, has_cuda=False)
+    assert not report.is_healthy
+    assert "WYE_NATIVE_FORM is 'avx1024', but here it can be avx2" in report.findings[0].meaning
+
+
+def _pretend(monkeypatch: pytest.MonkeyPatch, status: NativeStatus, record: BuildRecord) -> None:
+    monkeypatch.setattr(library, "native_status", lambda: status)
+    monkeypatch.setattr(library, "build_record", lambda: record)

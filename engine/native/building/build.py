@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import shutil
@@ -13,36 +12,15 @@ import sysconfig
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine.native.building.cache import Cache, digest, open_cache
 from engine.native.building.compiler import BuildFailure, Compiler, find_compiler
-from engine.native.building.flags import COMMON, FORMS, LINK, Form, form_of, in_link_order
+from engine.native.building.flags import COMMON, FORMS, LINK, Form, form_of
+from engine.native.building.record import BuildRecord, write_record
+from engine.native.building.sources import source_digest, source_files, whole_digest, with_includes
 
 MODULE_FILE = "_native.abi3.so"
-RECORD_FILE = "_build.json"
-
-
-@dataclass(frozen=True)
-class BuildRecord:
-    """What became of a build; kept as JSON beside the module, so that a server can say it.
-
-    Attributes:
-        built: Whether there is a module.
-        reason: Why not, for people; empty if built.
-        compiler: Name and version of the compiler, if one was found.
-        forms: Forms that were compiled.
-        left_out: Forms that the compiler does not know.
-        sources: Digest of the sources.
-    """
-
-    built: bool
-    reason: str = ""
-    compiler: str = ""
-    forms: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    sources: str = ""
 
 
 def build(sources: Path, target: Path, environ: Mapping[str, str]) -> BuildRecord:
@@ -74,13 +52,13 @@ def build(sources: Path, target: Path, environ: Mapping[str, str]) -> BuildRecor
             _install(library, target / MODULE_FILE)
     except BuildFailure as failure:
         (target / MODULE_FILE).unlink(missing_ok=True)
-        record = BuildRecord(built=False, reason=failure.reason, sources=source_digest(sources))
-        _write(record, target / RECORD_FILE)
+        record = BuildRecord(built=False, reason=failure.reason, sources=whole_digest(sources))
+        write_record(record, target)
         if asked == "1":
             raise
         _warn(failure)
         return record
-    _write(record, target / RECORD_FILE)
+    write_record(record, target)
     return record
 
 
@@ -97,17 +75,6 @@ def find_compiler_for_this_machine(environ: Mapping[str, str]) -> Compiler:
     if not any(Path(directory, "Python.h").exists() for directory in _include_directories()):
         raise BuildFailure("the headers of Python are missing; install them (python3-dev) and install Wye again")
     return compiler
-
-
-def source_files(sources: Path) -> list[Path]:
-    """The files to compile, in the order in which they are linked."""
-    return in_link_order(list(sources.glob("*.cpp")))
-
-
-def source_digest(sources: Path) -> str:
-    """Changes whenever a source or a header does; empty without sources."""
-    files = [*source_files(sources), *_headers(sources)]
-    return digest(*(part for file in files for part in (file.name, file.read_bytes()))) if files else ""
 
 
 def unit_flags(source: Path, left_out: tuple[Form, ...]) -> list[str]:
@@ -136,19 +103,18 @@ def _make(sources: Path, compiler: Compiler, cache: Cache) -> tuple[Path, BuildR
         compiler=compiler.title,
         forms=tuple(form.name for form in wanted if form not in left_out),
         left_out=tuple(form.name for form in left_out),
-        sources=source_digest(sources),
+        sources=whole_digest(sources),
     )
     return library, record
 
 
 def _objects(files: list[Path], left_out: tuple[Form, ...], compiler: Compiler, cache: Cache) -> list[Path]:
-    headers = _headers(files[0].parent)
-    shared = digest(*(part for header in headers for part in (header.name, header.read_bytes())))
     includes = [f"-I{directory}" for directory in _include_directories()]
 
     def make(file: Path) -> Path:
         flags = unit_flags(file, left_out)
-        key = digest(compiler.version, *compiler.flags, *flags, sys.version, shared, file.name, file.read_bytes())
+        made_from = source_digest(file, *with_includes(file))
+        key = digest(compiler.version, *compiler.flags, *flags, sys.version, made_from)
         return cache.fetch(key, ".o", lambda path: compiler.compile(file, path, [*flags, *includes]))
 
     with ThreadPoolExecutor(_cores()) as pool:
@@ -157,11 +123,6 @@ def _objects(files: list[Path], left_out: tuple[Form, ...], compiler: Compiler, 
         except BuildFailure:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _headers(sources: Path) -> list[Path]:
-    """All that a source may include; a change of any compiles every source again."""
-    return sorted(file for file in sources.rglob("*") if file.is_file() and file.suffix != ".cpp")
 
 
 def _check_loads(library: Path) -> None:
@@ -174,7 +135,7 @@ def _check_loads(library: Path) -> None:
     command = [sys.executable, "-I", "-c", code, str(library)]
     result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if result.returncode != 0:
-        said = result.stderr.strip() or f"signal {-result.returncode}"
+        said = result.stderr.strip().replace(str(library), "the module") or f"signal {-result.returncode}"
         raise BuildFailure(f"what was compiled does not load: {said.splitlines()[-1]}", said)
 
 
@@ -188,10 +149,6 @@ def _install(library: Path, target: Path) -> None:
         Path(name).replace(target)
     finally:
         Path(name).unlink(missing_ok=True)
-
-
-def _write(record: BuildRecord, path: Path) -> None:
-    path.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
 
 
 def _warn(failure: BuildFailure) -> None:

@@ -24,7 +24,8 @@ LINK = ("-shared", "-pthread", "-Wl,-z,noexecstack", "-Wl,-z,relro", "-Wl,-z,now
 
 _AVX2 = ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
-_AVX512BF16 = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
+_AVX512VNNI = (*_AVX512, "-mavx512vnni")
+_AVX512BF16 = (*_AVX512VNNI, "-mavx512bf16")
 _AMX = (*_AVX512BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8")
 
 
@@ -51,6 +52,7 @@ class Form:
 FORMS = (
     Form("avx2", _AVX2, "vpaddd %ymm0, %ymm0, %ymm0"),
     Form("avx512", _AVX512, "vpaddd %zmm0, %zmm0, %zmm0"),
+    Form("avx512vnni", _AVX512VNNI, "vpdpbusd %zmm0, %zmm0, %zmm0"),
     Form("avx512bf16", _AVX512BF16, "vdpbf16ps %zmm0, %zmm0, %zmm0"),
     Form("amx", _AMX, "tdpbf16ps %tmm0, %tmm1, %tmm2"),
 )

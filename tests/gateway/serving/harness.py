@@ -32,6 +32,7 @@ INFO = EngineInfo(
     num_pages=1000,
     page_bytes=1 << 16,
     device="cpu",
+    step="torch",
     dtype="bfloat16",
     kv_dtype="bfloat16",
     attention_backend="cpu",

@@ -1,0 +1,78 @@
+"""What computes an engine's steps, the native step or torch, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ModelLoadError
+from engine.native.library import native_status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepChoice:
+    """One of the two.
+
+    Attributes:
+        step: Which.
+        reason: Half a sentence for people.
+        form: Of the native step; None for torch.
+        is_fallback: The native step would have been taken, had it been available.
+    """
+
+    step: Literal["native", "torch"]
+    reason: str
+    form: str | None = None
+    is_fallback: bool = False
+
+    @property
+    def is_native(self) -> bool:
+        """Whether it is the native step."""
+        return self.step == "native"
+
+
+def choose_step(config: EngineConfig, device: torch.device) -> StepChoice:
+    """Takes what was asked for; without a wish the native step where it is available and suits the other settings.
+
+    Raises:
+        ModelLoadError: What was asked for is not to be had here, or contradicts another setting.
+    """
+    if config.step == "torch":
+        if config.weights == "int8":
+            raise ModelLoadError("only the native step has int8 weights, but torch was asked for")
+        return StepChoice(step="torch", reason="asked for by name")
+    wish = _wish(config)
+    obstacle = _obstacle(config, device)
+    if obstacle is not None:
+        if wish is not None:
+            raise ModelLoadError(f"{wish}, but {obstacle}")
+        return StepChoice(step="torch", reason=f"the native step does not suit: {obstacle}")
+    status = native_status()
+    if not status.available:
+        if wish is not None:
+            raise ModelLoadError(f"{wish}, but it is not available: {status.reason}")
+        return StepChoice(step="torch", reason=f"native step not available ({status.reason})", is_fallback=True)
+    return StepChoice(step="native", reason=wish or "the fastest on a CPU", form=status.form)
+
+
+def _wish(config: EngineConfig) -> str | None:
+    """Why torch would not do."""
+    if config.step == "native":
+        return "the native step was asked for"
+    return "int8 weights need the native step" if config.weights == "int8" else None
+
+
+def _obstacle(config: EngineConfig, device: torch.device) -> str | None:
+    """The setting that only torch can follow."""
+    if device.type != "cpu":
+        return f"it runs on a CPU, and the device is {device}"
+    if config.weights == "float32":
+        return "it has weights in bfloat16 and int8, and float32 was asked for"
+    if config.kv.dtype == "float32":
+        return "its K and V are bfloat16, and float32 was asked for"
+    if config.attention != "auto":
+        return f"it attends by itself, and attention {config.attention!r} was asked for"
+    return None

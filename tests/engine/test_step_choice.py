@@ -1,0 +1,120 @@
+"""What computes a step: the settings' wish, the machine's means, and the words for why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engine import step_choice
+from engine.config import EngineConfig, KVConfig
+from engine.errors import ModelLoadError
+from engine.native.library import NativeStatus
+from engine.resolve import place
+from engine.step_choice import choose_step
+
+CPU = torch.device("cpu")
+HERE = NativeStatus(True, "", ("avx512", "avx2"), "avx512")
+GONE = NativeStatus(False, "it was not built: no C++ compiler was found")
+
+
+@pytest.fixture
+def status(monkeypatch: pytest.MonkeyPatch) -> list[NativeStatus]:
+    """What there is of the native step; a test may replace the one entry."""
+    current = [HERE]
+    monkeypatch.setattr(step_choice, "native_status", lambda: current[0])
+    return current
+
+
+def config(**fields: Any) -> EngineConfig:
+    return EngineConfig(model="", **fields)
+
+
+@pytest.mark.parametrize("fields", [{}, {"weights": "bfloat16"}, {"weights": "int8"}, {"step": "native"}])
+def test_a_cpu_takes_the_native_step_where_it_is_available(status: list[NativeStatus], fields: dict[str, Any]) -> None:
+    choice = choose_step(config(**fields), CPU)
+    assert (choice.step, choice.form, choice.is_fallback) == ("native", "avx512", False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"weights": "float32"}, "float32 was asked for"),
+        ({"attention": "sdpa"}, "attention 'sdpa' was asked for"),
+        ({"kv": KVConfig(dtype="float32")}, "its K and V are bfloat16"),
+        ({"step": "torch"}, "asked for by name"),
+    ],
+)
+def test_a_setting_that_only_torch_can_follow_takes_torch_and_is_no_fallback(
+    status: list[NativeStatus], fields: dict[str, Any], reason: str
+) -> None:
+    choice = choose_step(config(**fields), CPU)
+    assert (choice.step, choice.form, choice.is_fallback) == ("torch", None, False)
+    assert reason in choice.reason
+
+
+def test_a_gpu_takes_torch(status: list[NativeStatus]) -> None:
+    choice = choose_step(config(), torch.device("cuda:0"))
+    assert (choice.step, choice.is_fallback) == ("torch", False)
+
+
+def test_without_the_native_step_torch_stands_in_and_the_reason_is_kept(status: list[NativeStatus]) -> None:
+    status[0] = GONE
+    choice = choose_step(config(), CPU)
+    assert (choice.step, choice.is_fallback) == ("torch", True)
+    assert choice.reason == "native step not available (it was not built: no C++ compiler was found)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"step": "native"}, "the native step was asked for, but it is not available: it was not built"),
+        ({"weights": "int8"}, "int8 weights need the native step, but it is not available: it was not built"),
+    ],
+)
+def test_what_is_asked_for_and_not_available_stops_the_start(
+    status: list[NativeStatus], fields: dict[str, Any], message: str
+) -> None:
+    status[0] = GONE
+    with pytest.raises(ModelLoadError, match=message):
+        choose_step(config(**fields), CPU)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"step": "torch", "weights": "int8"}, "only the native step has int8 weights"),
+        ({"step": "native", "weights": "float32"}, "float32 was asked for"),
+        ({"step": "native", "kv": KVConfig(dtype="float32")}, "its K and V are bfloat16"),
+        ({"weights": "int8", "attention": "cpu"}, "attention 'cpu' was asked for"),
+        ({"weights": "int8", "kv": KVConfig(dtype="float32")}, "its K and V are bfloat16"),
+    ],
+)
+def test_settings_that_contradict_each_other_stop_the_start(
+    status: list[NativeStatus], fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        choose_step(config(**fields), CPU)
+
+
+def test_int8_weights_on_a_gpu_stop_the_start(status: list[NativeStatus]) -> None:
+    with pytest.raises(ModelLoadError, match="runs on a CPU, and the device is cuda:0"):
+        choose_step(config(weights="int8"), torch.device("cuda:0"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "weights", "kv_dtype"),
+    [
+        ({}, "bfloat16", torch.bfloat16),
+        ({"weights": "int8"}, "int8", torch.bfloat16),
+        ({"step": "torch"}, "bfloat16", torch.float32),
+        ({"step": "torch", "kv": KVConfig(dtype="bfloat16")}, "bfloat16", torch.bfloat16),
+        ({"weights": "float32"}, "float32", torch.float32),
+    ],
+)
+def test_formats_of_weights_and_pages_follow_the_step(
+    status: list[NativeStatus], fields: dict[str, Any], weights: str, kv_dtype: torch.dtype
+) -> None:
+    placement = place(config(device="cpu", **fields))
+    assert (placement.weights, placement.kv_dtype) == (weights, kv_dtype)
