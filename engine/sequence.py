@@ -47,6 +47,9 @@ class Sequence:
         reported: Its first event is out.
         prompt_logprobs: Those read so far.
         runs: How often it was admitted; results of an earlier run are recognised by it.
+        num_prompt: Tokens of the prompt.
+        max_total: Length at which it ends.
+        num_to_compute: Tokens whose K and V are ever needed: all but the last output token, or the whole prompt.
     """
 
     request: GenerateRequest
@@ -67,6 +70,14 @@ class Sequence:
     runs: int = 0
     reported: bool = False
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    num_prompt: int = field(init=False)
+    max_total: int = field(init=False)
+    num_to_compute: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.num_prompt = len(self.request.prompt_ids)
+        self.max_total = self.num_prompt + self.request.sampling.max_tokens
+        self.num_to_compute = max(self.num_prompt, self.max_total - 1)
 
     @property
     def is_running(self) -> bool:
@@ -77,11 +88,6 @@ class Sequence:
     def is_finished(self) -> bool:
         """It ended, one way or another."""
         return self.status is SequenceStatus.FINISHED
-
-    @property
-    def num_prompt(self) -> int:
-        """Tokens of the prompt."""
-        return len(self.request.prompt_ids)
 
     @property
     def num_tokens(self) -> int:
@@ -107,16 +113,6 @@ class Sequence:
     def order(self) -> tuple[int, int]:
         """Who goes first: lower priority value, then earlier arrival."""
         return (self.request.priority, self.arrival)
-
-    @property
-    def max_total(self) -> int:
-        """Length at which it ends."""
-        return self.num_prompt + self.request.sampling.max_tokens
-
-    @property
-    def num_to_compute(self) -> int:
-        """Tokens whose K and V are ever needed: all but the last output token, or the whole prompt."""
-        return max(self.num_prompt, self.max_total - 1)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

@@ -5,9 +5,10 @@ Letters: L lanes, N pages of all lanes together.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -35,16 +36,17 @@ class LaneTables:
 def flatten(
     query_starts: Sequence[int], context_lens: Sequence[int], block_tables: Sequence[Sequence[int]]
 ) -> LaneTables:
-    """Lays out lists as arrays.
+    """Lays out lists as arrays; page lists that are arrays of C ints already are joined without a look at the pages.
 
     Args:
         query_starts: L + 1 offsets.
         context_lens: L lengths.
         block_tables: L page lists.
     """
-    table_starts = np.zeros(len(block_tables) + 1, dtype=np.int32)
-    np.cumsum([len(table) for table in block_tables], out=table_starts[1:])
-    pages = np.fromiter(chain.from_iterable(block_tables), dtype=np.int32, count=int(table_starts[-1]))
+    tables = [table if isinstance(table, array) else array("i", table) for table in block_tables]
     return LaneTables(
-        np.array(query_starts, dtype=np.int32), np.array(context_lens, dtype=np.int32), table_starts, pages
+        np.array(query_starts, dtype=np.int32),
+        np.array(context_lens, dtype=np.int32),
+        np.array(list(accumulate(map(len, tables), initial=0)), dtype=np.int32),
+        np.frombuffer(b"".join(tables), dtype=np.int32),
     )

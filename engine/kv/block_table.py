@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 from engine.kv.pages import Claim
@@ -12,13 +13,13 @@ class BlockTable:
     """Pages that one sequence holds a reference to. `KVManager` alone changes it.
 
     Attributes:
-        pages: Page numbers, by position.
+        pages: Page numbers, by position; C ints, which a step takes over as they lie in memory.
         root: Key that the sequence's first page is chained to (see `engine.kv.identity`).
         keys: Keys of the leading full pages, as far as they were computed; grows with the sequence.
         claim: Run of free pages it hopes to grow into.
     """
 
     root: bytes
-    pages: list[int] = field(default_factory=list)
+    pages: array[int] = field(default_factory=lambda: array("i"))
     keys: list[bytes] = field(default_factory=list)
     claim: Claim | None = None

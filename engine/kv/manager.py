@@ -14,6 +14,7 @@ Not here: tensors (`engine.kv.storage`) and when to do what (`engine.scheduling`
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -116,7 +117,7 @@ class KVManager:
             The table and how many of the tokens it holds already.
         """
         pages = self._cache.match(name.keys)
-        table = BlockTable(root=name.root, pages=pages, keys=name.keys[: len(pages)])
+        table = BlockTable(root=name.root, pages=array("i", pages), keys=name.keys[: len(pages)])
         growth = min(expected_tokens, name.num_tokens + GROWTH_PAGES * self.page_size)
         table.claim = self._pool.claim(self.pages_for(growth) - len(pages))
         return table, len(pages) * self.page_size
@@ -128,6 +129,13 @@ class KVManager:
             self._pool.share(page)
         num_full = num_tokens // self.page_size
         return BlockTable(root=table.root, pages=pages, keys=table.keys[:num_full])
+
+    def is_writable(self, table: BlockTable, start: int, stop: int) -> bool:
+        """True if positions start..stop-1 lie in pages that the table has to itself: there is nothing to reserve."""
+        last = self.pages_for(stop)
+        if last > len(table.pages):
+            return False
+        return all(self._pool.refs(table.pages[index]) == 1 for index in range(start // self.page_size, last))
 
     def can_reserve(self, table: BlockTable, start: int, stop: int) -> bool:
         """True if `reserve` would succeed."""
@@ -169,7 +177,7 @@ class KVManager:
             self._cache.insert(keys, table.pages[: len(keys)], adopt_duplicates=True)
         for page in reversed(table.pages):
             self._drop(page)
-        table.pages.clear()
+        del table.pages[:]
         if table.claim is not None:
             self._pool.unclaim(table.claim)
             table.claim = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.kv.pages import PagePool
@@ -61,7 +62,7 @@ class PrefixCache:
         pages = [node.page for node in self._path(keys)]
         return len(pages), sum(self._pool.refs(page) == 1 for page in pages)
 
-    def insert(self, keys: list[bytes], pages: list[int], *, adopt_duplicates: bool) -> None:
+    def insert(self, keys: list[bytes], pages: Iterable[int], *, adopt_duplicates: bool) -> None:
         """Stores a prefix, taking a reference to each page that is new to the tree.
 
         Args:

@@ -1,39 +1,53 @@
-"""A batch of lanes as flat tensors: the host's last word before the device takes over.
+"""A batch of lanes as flat arrays: the host's last word before the device takes over.
 
-Letters: T tokens of the step, F lanes fed back, S lanes that sample, R rows read out.
+Letters: T tokens of the step, L lanes, F lanes fed back, S lanes that sample, R rows read out.
+Everything is laid out in numpy, a whole column at a time; on a CPU the tensors are views of those columns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from engine.attention.backend import LaneLayout
+from engine.attention.tables import flatten
+from engine.kv.manager import PageCopy
+from engine.kv.storage import KVStorage
+from engine.models.step import StepInputs
+from engine.runner.readout_rows import PromptReadout, ReadoutRows, readout_rows
 from engine.sampling.sampler import SampleLane
 from engine.scheduling.batch import Batch, Lane
 
 Indices = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class PromptReadout:
-    """Prompt positions of one lane whose next token's log-probability is wanted.
+class FedTokens:
+    """Tokens that the step before drew and that the host does not know yet.
 
-    Attributes:
-        lane: Its place in the batch.
-        first, last: Its rows among those read out, last excluded.
-        targets: The prompt tokens that follow those positions.
-        num_top: Alternatives to report.
+    Args:
+        places: F rows of the step to fill.
+        rows: F rows of device state to fill them from.
+        device: Where the step runs.
     """
 
-    lane: int
-    first: int
-    last: int
-    targets: list[int]
-    num_top: int
+    def __init__(self, places: Indices, rows: Indices, device: torch.device) -> None:
+        self._places, self._rows = places, rows
+        self._on_device = None
+        if device.type != "cpu":
+            self._on_device = _upload(places, device), _upload(rows, device)
+
+    def fill(self, token_ids: torch.Tensor, last_tokens: torch.Tensor) -> None:
+        """Writes them into token_ids [T] int64 from last_tokens [rows] int64."""
+        if self._on_device is None:
+            token_ids.numpy()[self._places] = last_tokens.numpy()[self._rows]
+        else:
+            places, rows = self._on_device
+            token_ids.index_copy_(0, places, last_tokens[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,110 +55,103 @@ class StagedStep:
     """One step, ready to run; nothing in it changes when the host goes on scheduling.
 
     Attributes:
-        batch: What it was made from; only its row lists and copies are read later.
-        token_ids: [T] int64; rows that are fed back hold 0.
-        positions: [T] int64.
-        layout: Lanes' places.
-        fed_rows: [F] int64, places in `token_ids` to fill, or None.
-        fed_states: [F] int64, rows of device state to fill them from.
-        readout_rows: [R] int64, places in the step whose logits are wanted.
-        sample_rows: [S] int64, places among the R rows that are sampled from.
+        batch: What it was made from; only its row lists are read in the device's thread.
+        copies: Pages to copy before anything else.
+        inputs: For the model; token ids that are fed back are still missing.
+        fed: Those, or None.
+        readouts: Which rows sample, and which are prompt positions asked about.
+        sample_rows: [S] int64, places among the R rows that are sampled from; None if all are, in order.
         sample_lanes: Who samples, S of them.
-        sampling: Places in the batch of the S lanes.
-        prompt_readouts: Prompt log-probabilities wanted.
     """
 
     batch: Batch
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    layout: LaneLayout
-    fed_rows: torch.Tensor | None
-    fed_states: torch.Tensor | None
-    readout_rows: torch.Tensor
-    sample_rows: torch.Tensor
+    copies: Sequence[PageCopy]
+    inputs: StepInputs
+    fed: FedTokens | None
+    readouts: ReadoutRows
+    sample_rows: torch.Tensor | None
     sample_lanes: list[SampleLane]
-    sampling: list[int]
-    prompt_readouts: list[PromptReadout]
+
+    @property
+    def prompt_readouts(self) -> Sequence[PromptReadout]:
+        """Prompt log-probabilities wanted."""
+        return self.readouts.prompts
 
 
 class InputStager:
-    """Turns batches into tensors on one device."""
+    """Turns batches into the inputs of steps on one storage."""
 
-    def __init__(self, page_size: int, device: torch.device) -> None:
-        self._page_size = page_size
-        self._device = device
+    def __init__(self, storage: KVStorage) -> None:
+        self._storage = storage
+        self._device = storage.device
 
     def stage(self, batch: Batch) -> StagedStep:
         """Reads everything the step needs from the host's objects."""
-        token_ids: list[int] = []
-        query_starts = [0]
-        positions, slots = [], []
-        fed_rows, fed_states = [], []
-        readout_rows: list[int] = []
-        sample_rows, sample_lanes, sampling = [], [], []
-        prompt_readouts = []
-        for place, lane in enumerate(batch.lanes):
-            first = query_starts[-1]
-            span = np.arange(lane.start, lane.stop, dtype=np.int64)
-            positions.append(span)
-            slots.append(self._slots(lane, span))
-            if lane.feeds_back:
-                fed_rows.append(first)
-                fed_states.append(lane.row)
-                token_ids.append(0)
-            else:
-                token_ids.extend(lane.sequence.token_ids[lane.start : lane.stop])
-            if lane.reads_prompt:
-                prompt_readouts.append(_prompt_readout(place, lane, first, readout_rows))
-            if lane.samples:
-                sampling.append(place)
-                sample_rows.append(len(readout_rows))
-                readout_rows.append(first + lane.num_tokens - 1)
-                sample_lanes.append(
-                    SampleLane(row=lane.row, position=lane.stop, num_output=lane.stop - lane.sequence.num_prompt)
-                )
-            query_starts.append(first + lane.num_tokens)
-        return StagedStep(
-            batch=batch,
-            token_ids=self._tensor(token_ids),
-            positions=self._tensor(np.concatenate(positions)),
+        lanes, num_tokens = batch.lanes, batch.num_tokens
+        counts = [lane.num_tokens for lane in lanes]
+        query_starts = list(accumulate(counts, initial=0))
+        starts = np.array([lane.start for lane in lanes])
+        context_lens = [lane.start + lane.num_tokens for lane in lanes]
+        block_tables = [lane.pages for lane in lanes]
+        tables = flatten(query_starts, context_lens, block_tables)
+        if num_tokens == len(lanes):
+            positions, first_pages = starts, tables.table_starts[:-1]
+        else:
+            positions = np.arange(num_tokens) + np.repeat(starts - tables.query_starts[:-1], counts)
+            first_pages = np.repeat(tables.table_starts[:-1], counts)
+        pages, offsets = np.divmod(positions, self._storage.page_size)
+        slots = tables.pages[first_pages + pages].astype(np.int64) * self._storage.page_size + offsets
+        readouts = readout_rows(lanes, query_starts)
+        inputs = StepInputs(
+            token_ids=self._tensor(_known_ids(lanes, num_tokens)),
+            positions=self._tensor(positions),
             layout=LaneLayout(
                 query_starts=query_starts,
-                context_lens=[lane.stop for lane in batch.lanes],
-                block_tables=[lane.pages for lane in batch.lanes],
-                slots=self._tensor(np.concatenate(slots)),
+                context_lens=context_lens,
+                block_tables=block_tables,
+                slots=self._tensor(slots),
+                flat=tables,
             ),
-            fed_rows=self._tensor(fed_rows) if fed_rows else None,
-            fed_states=self._tensor(fed_states) if fed_rows else None,
-            readout_rows=self._tensor(readout_rows),
-            sample_rows=self._tensor(sample_rows),
-            sample_lanes=sample_lanes,
-            sampling=sampling,
-            prompt_readouts=prompt_readouts,
+            storage=self._storage,
+            readout_rows=self._tensor(np.array(readouts.rows, dtype=np.int64)),
+        )
+        return StagedStep(
+            batch=batch,
+            copies=batch.copies,
+            inputs=inputs,
+            fed=self._fed(lanes, query_starts),
+            readouts=readouts,
+            sample_rows=self._tensor(np.array(readouts.sample_rows, dtype=np.int64)) if readouts.prompts else None,
+            sample_lanes=[_sample_lane(lanes[place]) for place in readouts.sampling],
         )
 
-    def _slots(self, lane: Lane, span: Indices) -> Indices:
-        size = self._page_size
-        if lane.num_tokens == 1:
-            return np.array([lane.pages[lane.start // size] * size + lane.start % size], dtype=np.int64)
-        pages = np.asarray(lane.pages, dtype=np.int64)
-        return pages[span // size] * size + span % size
+    def _fed(self, lanes: Sequence[Lane], query_starts: Sequence[int]) -> FedTokens | None:
+        places = [first for first, lane in zip(query_starts, lanes, strict=False) if lane.feeds_back]
+        if not places:
+            return None
+        rows = [lane.row for lane in lanes if lane.feeds_back]
+        return FedTokens(np.array(places), np.array(rows), self._device)
 
-    def _tensor(self, values: list[int] | Indices) -> torch.Tensor:
-        host = torch.as_tensor(values, dtype=torch.int64)
-        return host if self._device.type == "cpu" else host.pin_memory().to(self._device, non_blocking=True)
+    def _tensor(self, values: Indices) -> torch.Tensor:
+        return torch.from_numpy(values) if self._device.type == "cpu" else _upload(values, self._device)
 
 
-def _prompt_readout(place: int, lane: Lane, first: int, readout_rows: list[int]) -> PromptReadout:
-    """Adds the lane's prompt rows to `readout_rows`."""
-    sequence = lane.sequence
-    stop = min(lane.stop, sequence.num_prompt - 1)
-    begin = len(readout_rows)
-    readout_rows.extend(range(first, first + stop - lane.start))
-    return PromptReadout(
-        lane=place,
-        first=begin,
-        last=len(readout_rows),
-        targets=sequence.token_ids[lane.start + 1 : stop + 1],
-        num_top=sequence.request.prompt_logprobs or 0,
-    )
+def _known_ids(lanes: Sequence[Lane], num_tokens: int) -> Indices:
+    """[T], 0 where the token is fed back."""
+    if all(lane.feeds_back for lane in lanes):
+        return np.zeros(num_tokens, dtype=np.int64)
+    token_ids: list[int] = []
+    for lane in lanes:
+        if lane.feeds_back:
+            token_ids.append(0)
+        else:
+            token_ids += lane.sequence.token_ids[lane.start : lane.stop]
+    return np.array(token_ids, dtype=np.int64)
+
+
+def _sample_lane(lane: Lane) -> SampleLane:
+    return SampleLane(row=lane.row, position=lane.stop, num_output=lane.stop - lane.sequence.num_prompt)
+
+
+def _upload(values: Indices, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(values).pin_memory().to(device, non_blocking=True)

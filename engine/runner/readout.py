@@ -1,68 +1,88 @@
-"""What a step leaves on the device, and its way to the host."""
+"""What a step leaves on the device, and its way to the host.
+
+`fetch` runs in the device's thread and does no more than copy numbers, so that the next step starts soon; what lanes
+make of those numbers is `lane_results`, for whoever waited.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from engine.request import TokenLogprob
-from engine.runner.inputs import PromptReadout, StagedStep
+from engine.runner.inputs import StagedStep
 from engine.sampling.sampler import Logprobs, SampledTokens
 from engine.scheduling.batch import LaneResult
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceResults:
-    """Outcome of one step, on the device.
+class LogprobRows:
+    """`Logprobs` on the host: R log-probabilities and ranks, R lists of alternatives."""
+
+    chosen: list[float]
+    rank: list[int]
+    top_ids: list[list[int]]
+    top_logprobs: list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResults:
+    """Outcome of one step, on the host.
 
     Attributes:
-        sampled: Tokens drawn, if any lane samples.
-        prompts: Log-probabilities for each `StagedStep.prompt_readouts`.
+        token_ids: One a lane that samples.
+        logprobs: Of those, if any lane asked.
+        prompts: One for each of `StagedStep.prompt_readouts`.
     """
 
-    sampled: SampledTokens | None
-    prompts: Sequence[Logprobs]
+    token_ids: list[int]
+    logprobs: LogprobRows | None
+    prompts: Sequence[LogprobRows]
 
 
-def to_host(staged: StagedStep, results: DeviceResults) -> list[LaneResult]:
-    """One result a lane, in order. Waits for the device."""
-    token_ids: dict[int, int] = {}
-    logprobs: dict[int, TokenLogprob] = {}
-    if results.sampled is not None:
-        token_ids = dict(zip(staged.sampling, results.sampled.token_ids.tolist(), strict=True))
-        if results.sampled.logprobs is not None:
-            wanted = [staged.batch.lanes[place].sequence.request.sampling.logprobs for place in staged.sampling]
-            rows = _rows(results.sampled.logprobs, wanted)
-            logprobs = {place: row for place, row in zip(staged.sampling, rows, strict=True) if row is not None}
-    prompts = {
-        readout.lane: _prompt_rows(readout, found)
-        for readout, found in zip(staged.prompt_readouts, results.prompts, strict=True)
-    }
+def fetch(sampled: SampledTokens | None, prompts: Sequence[Logprobs]) -> StepResults:
+    """Copies a step's outcome to the host. Waits for the device.
+
+    Args:
+        sampled: Tokens drawn, if any lane samples.
+        prompts: Log-probabilities for each of `StagedStep.prompt_readouts`.
+    """
+    found = [_fetch_rows(logprobs) for logprobs in prompts]
+    if sampled is None:
+        return StepResults([], None, found)
+    logprobs = None if sampled.logprobs is None else _fetch_rows(sampled.logprobs)
+    return StepResults(sampled.token_ids.tolist(), logprobs, found)
+
+
+def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
+    """One result a lane, in order."""
+    sampling = staged.readouts.sampling
+    if len(sampling) == len(staged.batch.lanes) and results.logprobs is None and not results.prompts:
+        return [LaneResult(token_id) for token_id in results.token_ids]
+    token_ids = dict(zip(sampling, results.token_ids, strict=True))
+    logprobs: dict[int, TokenLogprob | None] = {}
+    if results.logprobs is not None:
+        wanted = [staged.batch.lanes[place].sequence.request.sampling.logprobs for place in sampling]
+        logprobs = dict(zip(sampling, _entries(results.logprobs, wanted), strict=True))
+    prompts: dict[int, list[TokenLogprob]] = {}
+    for readout, rows in zip(staged.prompt_readouts, results.prompts, strict=True):
+        entries = _entries(rows, [readout.num_top] * len(readout.targets))
+        prompts[readout.lane] = [entry for entry in entries if entry is not None]
     return [
         LaneResult(token_ids.get(place), logprobs.get(place), prompts.get(place, ()))
         for place in range(len(staged.batch.lanes))
     ]
 
 
-def _prompt_rows(readout: PromptReadout, found: Logprobs) -> list[TokenLogprob]:
-    rows = _rows(found, [readout.num_top] * len(readout.targets))
-    return [row for row in rows if row is not None]
+def _fetch_rows(found: Logprobs) -> LogprobRows:
+    return LogprobRows(found.chosen.tolist(), found.rank.tolist(), found.top_ids.tolist(), found.top_logprobs.tolist())
 
 
-def _rows(found: Logprobs, num_top: Sequence[int | None]) -> list[TokenLogprob | None]:
+def _entries(rows: LogprobRows, num_top: Sequence[int | None]) -> list[TokenLogprob | None]:
     """One entry a row, with as many alternatives as that row asked for; None where it asked for nothing."""
-    chosen, rank = _list(found.chosen), _list(found.rank)
-    top_ids, top_logprobs = found.top_ids.tolist(), found.top_logprobs.tolist()
     return [
         None
         if count is None
-        else TokenLogprob(chosen[row], top_ids[row][:count], top_logprobs[row][:count], int(rank[row]))
+        else TokenLogprob(rows.chosen[row], rows.top_ids[row][:count], rows.top_logprobs[row][:count], rows.rank[row])
         for row, count in enumerate(num_top)
     ]
-
-
-def _list(values: torch.Tensor) -> list[float]:
-    found: list[float] = values.tolist()
-    return found

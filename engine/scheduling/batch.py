@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
+
+import msgspec
 
 from engine.kv.manager import PageCopy
 from engine.request import TokenLogprob
@@ -24,8 +27,7 @@ class RowAssignment:
     eos_token_ids: ListOf[int]
 
 
-@dataclass(slots=True)
-class Lane:
+class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth of the time of a dataclass
     """One sequence's part of a step: positions start..start+num_tokens-1.
 
     Attributes:
@@ -37,7 +39,7 @@ class Lane:
         feeds_back: The one token to compute is still on the device.
         reads_prompt: Log-probabilities of the prompt tokens after each position are wanted.
         row: Row of device state.
-        pages: The sequence's pages at this step.
+        pages: The sequence's pages at this step, C ints.
         copies: Pages to copy before the step (copy-on-write).
     """
 
@@ -49,7 +51,7 @@ class Lane:
     feeds_back: bool
     reads_prompt: bool
     row: int
-    pages: ListOf[int]
+    pages: array[int]
     copies: ListOf[PageCopy]
 
     @property
@@ -64,27 +66,33 @@ class Batch:
 
     Attributes:
         lanes: Decoding lanes first.
+        num_tokens: Of all lanes.
         released_rows: Rows of device state given up since the step before.
         assigned_rows: Rows taken.
     """
 
     lanes: list[Lane] = field(default_factory=list)
+    num_tokens: int = 0
     released_rows: list[int] = field(default_factory=list)
     assigned_rows: list[RowAssignment] = field(default_factory=list)
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the step."""
-        return sum(lane.num_tokens for lane in self.lanes)
+    def append(self, lane: Lane) -> None:
+        """Adds a lane."""
+        self.lanes.append(lane)
+        self.num_tokens += lane.num_tokens
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """Takes a sequence's lane out again, if it has one."""
+        self.lanes = [lane for lane in self.lanes if lane.sequence is not sequence]
+        self.num_tokens = sum(lane.num_tokens for lane in self.lanes)
 
     @property
     def copies(self) -> list[PageCopy]:
         """Pages the device copies before anything else of this step."""
-        return [copy for lane in self.lanes for copy in lane.copies]
+        return [copy for lane in self.lanes if lane.copies for copy in lane.copies]
 
 
-@dataclass(frozen=True, slots=True)
-class LaneResult:
+class LaneResult(msgspec.Struct, frozen=True, gc=False):
     """What a step gave one lane.
 
     Attributes:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 
 from engine.errors import QueueFull
-from engine.kv.manager import KVManager
+from engine.kv.manager import KVManager, PageCopy
 from engine.request import ErrorReport, FinishReason, GenerateRequest, TokenEvent
 from engine.scheduling.batch import Batch, Lane, LaneResult, RowAssignment
 from engine.scheduling.policy import is_ready, preemption_victim, spare_pages
@@ -111,10 +111,17 @@ class Scheduler:
         lanes is nothing to run.
         """
         batch = Batch()
-        decoding = [sequence for sequence in self._roster.running if sequence.num_pending == 1]
-        prefilling = [sequence for sequence in self._roster.running if sequence.num_pending > 1]
+        prefilling = []
         num_preempted = 0
-        for sequence in decoding + prefilling:
+        for sequence in tuple(self._roster.running):
+            if not sequence.is_running:
+                continue  # it yielded to one before it
+            num_pending = sequence.num_pending
+            if num_pending == 1:
+                num_preempted += self._extend(batch, sequence)
+            elif num_pending > 1:
+                prefilling.append(sequence)
+        for sequence in prefilling:
             if sequence.is_running:
                 num_preempted += self._extend(batch, sequence)
         if not num_preempted:
@@ -128,13 +135,14 @@ class Scheduler:
         self._totals.num_steps += 1
         events = []
         for lane, result in zip(batch.lanes, results, strict=True):
-            if not lane.sequence.is_running or lane.run != lane.sequence.runs:
+            sequence = lane.sequence
+            if not sequence.is_running or lane.run != sequence.runs:
                 continue  # it ended, or gave its pages back and will compute this again
             self._commit(lane, result)
             if result.token_id is not None:
-                events.append(self._accept(lane.sequence, result))
-            elif lane.sequence.num_computed == lane.sequence.max_total:
-                events.append(self._complete_prompt(lane.sequence))
+                events.append(self._accept(sequence, result))
+            elif sequence.num_computed == sequence.max_total:
+                events.append(self._complete_prompt(sequence))
         return events
 
     def fail(self, batch: Batch, error: ErrorReport) -> list[TokenEvent]:
@@ -160,13 +168,16 @@ class Scheduler:
         assert sequence.table is not None
         start, stop = sequence.num_scheduled, sequence.num_scheduled + count
         num_preempted = 0
+        if self.kv.is_writable(sequence.table, start, stop):
+            self._append_lane(batch, sequence, count, copies=())
+            return 0
         while not self.kv.can_reserve(sequence.table, start, stop):
             victim = preemption_victim(self._roster.running)
             self._preempt(batch, victim)
             num_preempted += 1
             if victim is sequence:
                 return num_preempted
-        self._append_lane(batch, sequence, count)
+        self._append_lane(batch, sequence, count, copies=self.kv.reserve(sequence.table, start, stop))
         return num_preempted
 
     def _admit(self, batch: Batch) -> None:
@@ -179,7 +190,10 @@ class Scheduler:
             if not self._can_enter(sequence):
                 return
             self._enter(batch, sequence)
-            self._append_lane(batch, sequence, self._chunk(sequence, self._max_batch_tokens - batch.num_tokens))
+            assert sequence.table is not None
+            count = self._chunk(sequence, self._max_batch_tokens - batch.num_tokens)
+            start = sequence.num_scheduled
+            self._append_lane(batch, sequence, count, copies=self.kv.reserve(sequence.table, start, start + count))
 
     def _can_enter(self, sequence: Sequence) -> bool:
         spare = spare_pages(len(self._roster.running), self.kv.num_pages)
@@ -234,37 +248,36 @@ class Scheduler:
         return sequence.num_prompt - 1
 
     def _chunk(self, sequence: Sequence, budget: int) -> int:
-        if sequence.wants_prompt_logprobs:
-            budget = min(budget, PROMPT_READOUT_CHUNK)
-        return min(sequence.num_pending, budget)
+        count = min(sequence.num_pending, budget)
+        if count > PROMPT_READOUT_CHUNK and sequence.wants_prompt_logprobs:
+            return PROMPT_READOUT_CHUNK
+        return count
 
-    def _append_lane(self, batch: Batch, sequence: Sequence, count: int) -> None:
+    def _append_lane(self, batch: Batch, sequence: Sequence, count: int, *, copies: ListOf[PageCopy]) -> None:
         assert sequence.table is not None
         assert sequence.row is not None
         assert count > 0
         start, stop = sequence.num_scheduled, sequence.num_scheduled + count
+        samples = stop == sequence.num_tokens < sequence.max_total
         lane = Lane(
             sequence=sequence,
             run=sequence.runs,
             start=start,
             num_tokens=count,
-            samples=stop == sequence.num_tokens < sequence.max_total,
+            samples=samples,
             feeds_back=sequence.num_in_flight > 0,
-            reads_prompt=sequence.wants_prompt_logprobs and start < sequence.num_prompt - 1,
-            copies=self.kv.reserve(sequence.table, start, stop),
+            reads_prompt=start < sequence.num_prompt - 1 and sequence.wants_prompt_logprobs,
             row=sequence.row,
-            pages=tuple(sequence.table.pages),
+            pages=sequence.table.pages[:],
+            copies=copies,
         )
-        batch.lanes.append(lane)
+        batch.append(lane)
         sequence.num_scheduled = stop
-        sequence.num_in_flight += lane.samples
+        sequence.num_in_flight += samples
 
     def _preempt(self, batch: Batch, victim: Sequence) -> None:
         """Takes a running sequence's pages; it keeps the tokens it knows, and waits to compute them again."""
-        for lane in batch.lanes:
-            if lane.sequence is victim:
-                batch.lanes.remove(lane)
-                break
+        batch.withdraw(victim)
         self._close(victim, keep=True)
         victim.num_scheduled = victim.num_computed = victim.num_in_flight = 0
         victim.prompt_logprobs = []
@@ -278,7 +291,8 @@ class Scheduler:
         sequence = lane.sequence
         assert sequence.table is not None
         sequence.num_computed = lane.stop
-        sequence.prompt_logprobs.extend(result.prompt_logprobs)
+        if result.prompt_logprobs:
+            sequence.prompt_logprobs.extend(result.prompt_logprobs)
         if lane.start < sequence.num_prompt:
             self._totals.num_prefill_tokens += lane.num_tokens
             if lane.stop >= sequence.num_prompt:

@@ -1,0 +1,79 @@
+"""Which rows of a step are read out: the last one of each lane that samples, and prompt positions asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.scheduling.batch import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReadout:
+    """Prompt positions of one lane whose next token's log-probability is wanted.
+
+    Attributes:
+        lane: Its place in the batch.
+        first, last: Its rows among those read out, last excluded.
+        targets: The prompt tokens that follow those positions.
+        num_top: Alternatives to report.
+    """
+
+    lane: int
+    first: int
+    last: int
+    targets: list[int]
+    num_top: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadoutRows:
+    """R rows of a step whose logits are wanted, S of which are sampled from.
+
+    Attributes:
+        rows: R places in the step.
+        sampling: S places in the batch: the lanes that sample.
+        sample_rows: S places among the R rows.
+        prompts: Prompt log-probabilities wanted.
+    """
+
+    rows: list[int]
+    sampling: list[int]
+    sample_rows: Sequence[int]
+    prompts: Sequence[PromptReadout] = ()
+
+
+def readout_rows(lanes: Sequence[Lane], query_starts: Sequence[int]) -> ReadoutRows:
+    """Chooses the rows; query_starts are L + 1 offsets of the lanes' rows."""
+    if any(lane.reads_prompt for lane in lanes):
+        return _with_prompts(lanes, query_starts)
+    sampling = [place for place, lane in enumerate(lanes) if lane.samples]
+    return ReadoutRows([query_starts[place + 1] - 1 for place in sampling], sampling, range(len(sampling)))
+
+
+def _with_prompts(lanes: Sequence[Lane], query_starts: Sequence[int]) -> ReadoutRows:
+    rows: list[int] = []
+    sampling, sample_rows, prompts = [], [], []
+    for place, lane in enumerate(lanes):
+        if lane.reads_prompt:
+            prompts.append(_prompt_readout(place, lane, query_starts[place], rows))
+        if lane.samples:
+            sampling.append(place)
+            sample_rows.append(len(rows))
+            rows.append(query_starts[place + 1] - 1)
+    return ReadoutRows(rows, sampling, sample_rows, prompts)
+
+
+def _prompt_readout(place: int, lane: Lane, first: int, rows: list[int]) -> PromptReadout:
+    """Adds the lane's prompt rows to `rows`."""
+    sequence = lane.sequence
+    stop = min(lane.stop, sequence.num_prompt - 1)
+    begin = len(rows)
+    rows.extend(range(first, first + stop - lane.start))
+    return PromptReadout(
+        lane=place,
+        first=begin,
+        last=len(rows),
+        targets=sequence.token_ids[lane.start + 1 : stop + 1],
+        num_top=sequence.request.prompt_logprobs or 0,
+    )
