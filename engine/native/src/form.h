@@ -1,0 +1,32 @@
+// One way to compute a step's parts: a table of kernels for one instruction set.
+//
+// All forms compute the same function; within one form a row's result never depends on the rows beside it.
+
+#pragma once
+
+#include "layout.h"
+
+namespace wye {
+
+struct Form {
+  const char* name;
+  // How many tiles of weights a call of `product` likes to work on together when a step has few rows or many.
+  int few_tiles, many_tiles;
+  size_t scratch_bytes;  // per thread, for `attend`; aligned to 64
+
+  // Called by every thread before and after it works through a step.
+  void (*enter)();
+  void (*leave)();
+
+  void (*norm)(const NormArgs&, int first_row, int num_rows);
+  void (*product)(const ProductArgs&, const ProductPart&);
+  void (*rope)(const RopeArgs&, int first_row, int num_rows);
+  void (*attend)(const AttendArgs&, const AttendTask&, char* scratch);
+  // Merges the spans of a one-row task in order and writes its output.
+  void (*merge)(const AttendArgs&, const AttendTask&, int num_spans);
+};
+
+// Forms this build has and this processor can run, best first; ends with null.
+const Form* const* available_forms();
+
+}  // namespace wye

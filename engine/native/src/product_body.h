@@ -1,0 +1,249 @@
+// Products of inputs with tiled weights, for the form that includes this after its simd_*.h and math_body.h.
+//
+// Sums stay in registers over all inputs of a row, in the same order whatever rows are computed together.
+
+#pragma once
+
+#include "layout.h"
+#include "math_body.h"
+
+namespace {
+
+using wye::Finish;
+using wye::Inputs;
+using wye::kBlock;
+using wye::kTile;
+using wye::Matrix;
+using wye::ProductArgs;
+using wye::ProductPart;
+
+constexpr int kPrefetchBytes = 4096;
+constexpr int kMaxGroup = 4;                       // tiles computed together
+constexpr int kMaxRows = 32;                       // rows computed together, over all forms
+constexpr int kGateTiles = 2 * kBlock / kTile;     // tiles whose gates and ups make one block of inputs
+
+inline void prefetch(const void* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+
+// out [R][C * 16] = R rows of inputs times C tiles of bfloat16 weights, fetched ahead where they come from memory.
+template <int R, int C, bool kFetchAhead>
+void multiply_bf16(const uint16_t* const* tiles, const uint16_t* inputs, size_t stride, int num_pairs, float* out) {
+  Floats sums[R][C];
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) sums[r][c] = zeros();
+  for (int k = 0; k < num_pairs; ++k) {
+    Pairs weights[C];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      const uint16_t* place = tiles[c] + size_t(k) * 2 * kTile;
+      weights[c] = load_pairs(place);
+      if (kFetchAhead) prefetch(reinterpret_cast<const char*>(place) + kPrefetchBytes);
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      Pairs input = all_pairs(inputs + r * stride + 2 * k);
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) sums[r][c] = dot(sums[r][c], weights[c], input);
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) store(out + (r * C + c) * kTile, sums[r][c]);
+}
+
+// The same for int8: exact sums over each block of 64 inputs, scaled and added up in float32.
+template <int R, int C>
+void multiply_int8(const uint8_t* const* tiles, const uint16_t* const* scales, const Inputs& inputs, int first_row,
+                   float* out) {
+  const int num_blocks = inputs.stride / kBlock;
+  const uint8_t* rows[R];
+  const float* row_scales[R];
+  const int32_t* row_offsets[R];
+  Floats sums[R][C];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    rows[r] = inputs.row(first_row + r);
+    row_scales[r] = inputs.row_scales(first_row + r);
+    row_offsets[r] = inputs.row_offsets(first_row + r);
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) sums[r][c] = zeros();
+  }
+  for (int block = 0; block < num_blocks; ++block) {
+    Ints exact[R][C];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) exact[r][c] = all_ints(kOffsetWeights ? row_offsets[r][block] : 0);
+#pragma GCC unroll 16
+    for (int quad = 0; quad < kBlock / 4; ++quad) {
+      Quads weights[C];
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) {
+        const uint8_t* place = tiles[c] + (size_t(block) * (kBlock / 4) + quad) * 4 * kTile;
+        weights[c] = load_quads(place);
+        prefetch(place + kPrefetchBytes);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        Quads input = all_quads(rows[r] + block * kBlock + quad * 4);
+#pragma GCC unroll 4
+        for (int c = 0; c < C; ++c) exact[r][c] = dot(exact[r][c], weights[c], input);
+      }
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      Floats scale = load_bf16(scales[c] + size_t(block) * kTile);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r)
+        sums[r][c] = fma(to_floats(exact[r][c]), scale * all(row_scales[r][block]), sums[r][c]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) store(out + (r * C + c) * kTile, sums[r][c]);
+}
+
+// Multiplies as many rows as fit the registers and says how many.
+template <int R, int C>
+int multiply_rows(const Matrix& matrix, const Inputs& inputs, int first_tile, int first_row, int num_rows, float* out) {
+  if constexpr (R > 1) {
+    if (num_rows < R) return multiply_rows<R - 1, C>(matrix, inputs, first_tile, first_row, num_rows, out);
+  }
+  const uint8_t* tiles[C];
+  for (int c = 0; c < C; ++c) tiles[c] = matrix.values + size_t(first_tile + c) * matrix.tile_bytes();
+  if (matrix.is_int8) {
+    if constexpr (R <= max_rows_int8(C)) {
+      const uint16_t* scales[C];
+      for (int c = 0; c < C; ++c) scales[c] = matrix.scales + size_t(first_tile + c) * matrix.tile_scales();
+      multiply_int8<R, C>(tiles, scales, inputs, first_row, out);
+    }
+  } else {
+    if constexpr (R <= max_rows_bf16(C)) {
+      multiply_bf16<R, C, true>(reinterpret_cast<const uint16_t* const*>(tiles),
+                          reinterpret_cast<const uint16_t*>(inputs.row(first_row)), inputs.stride,
+                          matrix.padded_inputs / 2, out);
+    }
+  }
+  return R;
+}
+
+template <int C>
+int multiply_vectors(const Matrix& matrix, const Inputs& inputs, int first_tile, int first_row, int num_rows,
+                     float* out) {
+  if (matrix.is_int8) return multiply_rows<max_rows_int8(C), C>(matrix, inputs, first_tile, first_row, num_rows, out);
+  return multiply_rows<max_rows_bf16(C), C>(matrix, inputs, first_tile, first_row, num_rows, out);
+}
+
+// Computes some rows of num_tiles <= 4 tiles into out [rows][num_tiles * 16]; returns how many rows.
+inline int multiply_by_vectors(const Matrix& matrix, const Inputs& inputs, int first_tile, int num_tiles, int first_row,
+                               int num_rows, float* out) {
+  switch (num_tiles) {
+    case 1: return multiply_vectors<1>(matrix, inputs, first_tile, first_row, num_rows, out);
+    case 2: return multiply_vectors<2>(matrix, inputs, first_tile, first_row, num_rows, out);
+    case 3: return multiply_vectors<3>(matrix, inputs, first_tile, first_row, num_rows, out);
+    default: return multiply_vectors<4>(matrix, inputs, first_tile, first_row, num_rows, out);
+  }
+}
+
+// Writes one block of 64 inputs of a row.
+inline void write_block(const Inputs& inputs, int row, int block, const float* values) {
+  uint8_t* place = inputs.row(row);
+  if (!inputs.is_int8) {
+    uint16_t* out = reinterpret_cast<uint16_t*>(place) + block * kBlock;
+    for (int k = 0; k < kBlock; k += kTile) store_bf16(out + k, load(values + k));
+    return;
+  }
+  Floats peaks = absolute(load(values));
+  for (int k = kTile; k < kBlock; k += kTile) peaks = larger(peaks, absolute(load(values + k)));
+  float peak = maximum(peaks);
+  float scale = peak / 127.0f;
+  Floats inverse = all(peak > 0.0f ? 127.0f / peak : 0.0f);
+  int8_t* out = reinterpret_cast<int8_t*>(place) + block * kBlock;
+  Ints total = all_ints(0);
+  for (int k = 0; k < kBlock; k += kTile) {
+    Ints rounded = to_ints(load(values + k) * inverse);
+    total = total + rounded;
+    store_int8(out + k, rounded);
+  }
+  inputs.row_scales(row)[block] = scale;
+  inputs.row_offsets(row)[block] = -128 * sum(total);
+}
+
+// Takes `products` [num_rows][num_tiles * 16] to where they belong.
+inline void finish_rows(const ProductArgs& args, const float* products, int first_row, int num_rows, int first_tile,
+                        int num_tiles) {
+  const int width = num_tiles * kTile, first = first_tile * kTile;
+  const int limit = args.matrix->num_outputs - first;  // the last tile may be padded
+  const float* bias = args.matrix->bias;
+  for (int r = 0; r < num_rows; ++r) {
+    const float* from = products + size_t(r) * width;
+    float* to = args.out + size_t(first_row + r) * args.out_stride + first;
+    for (int k = 0; k < width; k += kTile) {
+      if (k + kTile > limit) {
+        for (int i = k; i < limit; ++i) {
+          float value = from[i] + (bias != nullptr ? bias[first + i] : 0.0f);
+          to[i] = args.finish == Finish::kAdd ? to[i] + value : value;
+        }
+        break;
+      }
+      Floats value = load(from + k);
+      if (bias != nullptr) value = value + load(bias + first + k);
+      if (args.finish == Finish::kAdd) value = load(to + k) + value;
+      store(to + k, value);
+    }
+  }
+}
+
+// Gated tiles alternate: gate, up, gate, up. Makes num_tiles / 2 tiles of silu(gate) * up.
+inline void gate_rows(const float* products, int num_rows, int num_tiles, float* gated, int gated_stride) {
+  for (int r = 0; r < num_rows; ++r)
+    for (int c = 0; c < num_tiles; c += 2) {
+      const float* gate = products + (size_t(r) * num_tiles + c) * kTile;
+      store(gated + r * gated_stride + c / 2 * kTile, silu(load(gate)) * load(gate + kTile));
+    }
+}
+
+// `multiply(first_tile, num_tiles, first_row, num_rows, out)` computes some rows and returns how many.
+template <class Multiply>
+void product_with(const ProductArgs& args, const ProductPart& part, int group, Multiply&& multiply) {
+  alignas(64) float products[kMaxRows * kMaxGroup * kTile];
+  if (args.finish != Finish::kGate) {
+    for (int tile = 0; tile < part.num_tiles; tile += group) {
+      int width = part.num_tiles - tile < group ? part.num_tiles - tile : group;
+      for (int row = 0; row < part.num_rows;) {
+        int first = part.first_row + row;
+        int rows = multiply(part.first_tile + tile, width, first, part.num_rows - row, products);
+        finish_rows(args, products, first, rows, part.first_tile + tile, width);
+        row += rows;
+      }
+    }
+    return;
+  }
+  alignas(64) float gated[kMaxRows * kBlock];
+  for (int tile = 0; tile < part.num_tiles; tile += kGateTiles) {
+    int first_tile = part.first_tile + tile;
+    for (int row = 0; row < part.num_rows;) {
+      int first = part.first_row + row, rows = 0;
+      for (int c = 0; c < kGateTiles; c += group) {
+        rows = multiply(first_tile + c, group, first, part.num_rows - row, products);
+        gate_rows(products, rows, group, gated + c / 2 * kTile, kBlock);
+      }
+      for (int r = 0; r < rows; ++r) write_block(*args.gated, first + r, first_tile / kGateTiles, gated + r * kBlock);
+      row += rows;
+    }
+  }
+}
+
+inline void product_by_vectors(const ProductArgs& args, const ProductPart& part) {
+  int group = part.num_tiles < kMaxGroup ? part.num_tiles : kMaxGroup;
+  if (args.finish == Finish::kGate) group = max_rows_bf16(4) > 1 ? 4 : 2;
+  product_with(args, part, group,
+               [&](int first_tile, int num_tiles, int first_row, int num_rows, float* out) {
+                 return multiply_by_vectors(*args.matrix, *args.inputs, first_tile, num_tiles, first_row, num_rows, out);
+               });
+}
+
+}  // namespace
