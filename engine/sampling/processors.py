@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from engine.sampling.plan import BatchPlan, FlatEntries, PenaltyGroup
+from engine.sampling.plan import BatchPlan, FlatEntries
 from engine.sampling.state import BadWord, RowState, SamplerState, upload
+from engine.sampling.torch_plan import PenaltyGroup, TorchPlan
 
 BANNED = -1e9
 """Far below any logit, yet finite after every later step."""
@@ -34,7 +35,7 @@ def sanitize(logits: torch.Tensor) -> None:
 
 def process_logits(
     logits: torch.Tensor,
-    plan: BatchPlan,
+    plan: TorchPlan,
     state: SamplerState,
     num_outputs: Sequence[int],
     token_masks: Sequence[torch.Tensor | None],
@@ -50,6 +51,21 @@ def process_logits(
     """
     if plan.penalties is not None:
         apply_penalties(logits, plan.penalties, state, num_outputs)
+    bias_and_ban(logits, plan.batch, state, num_outputs)
+    masks = combine_masks(plan.batch, token_masks)
+    if masks:
+        exclude_by_masks(logits, masks)
+
+
+def bias_and_ban(logits: torch.Tensor, plan: BatchPlan, state: SamplerState, num_outputs: Sequence[int]) -> None:
+    """Applies `logit_bias`, then forbids tokens: what comes between penalties and masks.
+
+    Args:
+        logits: [R, V] float32, contiguous, without NaN, changed.
+        plan: What the lanes use.
+        state: Their rows.
+        num_outputs: Output tokens of each lane.
+    """
     if plan.bias is not None:
         add_bias(logits, plan.bias)
     if plan.bans is not None:
@@ -58,8 +74,6 @@ def process_logits(
         ban_early_stops(logits, plan, num_outputs)
     for lane in plan.bad_words:
         ban_bad_words(logits[lane], plan.lanes[lane], state, num_outputs[lane])
-    if plan.allowed or any(mask is not None for mask in token_masks):
-        exclude_by_masks(logits, _masks(plan, token_masks))
 
 
 def apply_penalties(logits: torch.Tensor, group: PenaltyGroup, state: SamplerState, num_outputs: Sequence[int]) -> None:
@@ -130,8 +144,8 @@ def _ban_if_ends(row: torch.Tensor, tail: torch.Tensor, word: BadWord) -> None:
     target.copy_(torch.where((tail == word.prefix).all(), BANNED, target))
 
 
-def _masks(plan: BatchPlan, token_masks: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
-    """By lane, what its own parameters and its mask of this step both allow."""
+def combine_masks(plan: BatchPlan, token_masks: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
+    """By lane, what its own parameters and its mask of this step both allow: [W] int32."""
     masks = {lane: allowed for lane in plan.allowed if (allowed := plan.lanes[lane].allowed) is not None}
     for lane, mask in enumerate(token_masks):
         if mask is not None:

@@ -5,6 +5,7 @@ Letters: V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class RowState:
         params: How its tokens are chosen.
         stream_key: Names its random stream.
         is_greedy: The likeliest token is always taken, whichever parameters say so.
+        is_special: Its logits are changed before the choice, its output written down, or log-probabilities reported.
         early_stop_ids: Forbidden before `min_tokens`.
         banned_ids: Always forbidden.
         bad_words: Forbidden sequences of two tokens or more.
@@ -56,6 +58,7 @@ class RowState:
     params: SamplingParams
     stream_key: int
     is_greedy: bool
+    is_special: bool
     early_stop_ids: tuple[int, ...]
     banned_ids: tuple[int, ...]
     bad_words: tuple[BadWord, ...]
@@ -63,6 +66,20 @@ class RowState:
     counts_slot: int | None
     history_slot: int | None
     history_base: int
+
+    @property
+    def is_truncated(self) -> bool:
+        """True if a draw is from a part of the vocabulary."""
+        return self.params.top_k > 0 or self.params.top_p < 1.0 or self.params.min_p > 0.0
+
+    def num_kept(self, vocab_size: int) -> int:
+        """Tokens that `top_k` keeps, 1..vocab_size."""
+        return min(self.params.top_k or vocab_size, vocab_size)
+
+    @property
+    def kept_mass(self) -> float:
+        """What `top_p` keeps, infinite for all: a sum of all probabilities may round to less than 1."""
+        return self.params.top_p if self.params.top_p < 1.0 else math.inf
 
 
 class SamplerState:
@@ -121,6 +138,7 @@ class SamplerState:
             params=params,
             stream_key=stream_key(seed, stream),
             is_greedy=params.is_greedy or params.top_k == 1 or params.top_p == 0.0,
+            is_special=has_penalties or _is_special(params),
             early_stop_ids=_early_stop_ids(params, eos_token_ids),
             banned_ids=tuple(word[0] for word in params.bad_words if len(word) == 1),
             bad_words=bad_words,
@@ -184,6 +202,11 @@ class SamplerState:
 
 def _has_penalties(params: SamplingParams) -> bool:
     return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+
+
+def _is_special(params: SamplingParams) -> bool:
+    forbids = params.bad_words or params.min_tokens > 0 or params.allowed_token_ids is not None
+    return bool(forbids or params.logit_bias or params.logprobs is not None)
 
 
 def _early_stop_ids(params: SamplingParams, eos_token_ids: Sequence[int]) -> tuple[int, ...]:

@@ -1,29 +1,39 @@
-"""A sampler filled from situations, and Hypothesis strategies for them."""
+"""A sampler filled from situations in every form there is here, and Hypothesis strategies for them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
 from engine.sampling.params import SamplingParams
-from engine.sampling.sampler import SampledTokens, SampleLane, Sampler
+from engine.native.library import native_status
+from engine.sampling.sampler import TORCH, SampledTokens, SampleLane, Sampler
 from engine.sampling.state import SamplerState
 from tests.engine.sampling.reference import Floats32, Situation
 
 CPU = torch.device("cpu")
 V = 150
+FORMS = (TORCH, *(form for form in native_status().forms if form in ("avx512", "avx2")))
+"""Forms of a sampler on this machine; the rest choose as avx512 does."""
 
 
 class Bench:
-    """A sampler whose rows are filled from situations."""
+    """A sampler whose rows are filled from situations.
+
+    Attributes:
+        form: Of the samplers of all benches made from now on.
+    """
+
+    form: ClassVar[str] = TORCH
 
     def __init__(self, situations: Sequence[Situation], *, vocab_size: int = V, num_rows: int | None = None) -> None:
         self.situations = situations
         self.state = SamplerState(num_rows=num_rows or len(situations), vocab_size=vocab_size, device=CPU)
-        self.sampler = Sampler(self.state)
+        self.sampler = Sampler(self.state, form=self.form)
         for row in range(len(situations)):
             self.assign(row)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine.sampling.params import SamplingParams
 from engine.sampling.plan import make_plan
 from engine.sampling.processors import process_logits, sanitize
+from engine.sampling.torch_plan import make_torch_plan
 from tests.engine.sampling import reference
 from tests.engine.sampling.benches import Bench, logits_for, situations
 from tests.engine.sampling.reference import Situation
@@ -17,7 +18,8 @@ from tests.engine.sampling.reference import Situation
 
 def processed(bench: Bench, logits: torch.Tensor) -> torch.Tensor:
     lanes = [bench.lane(row) for row in range(len(bench.situations))]
-    plan = make_plan(bench.state, [lane.row for lane in lanes], max_candidates=0)
+    batch = make_plan(bench.state, [lane.row for lane in lanes])
+    plan = make_torch_plan(batch, bench.state, max_candidates=0)
     sanitize(logits)
     num_outputs = [lane.num_output for lane in lanes]
     process_logits(logits, plan, bench.state, num_outputs, [lane.token_mask for lane in lanes])

@@ -17,6 +17,8 @@ from tests.engine.sampling import reference
 from tests.engine.sampling.benches import Bench, V, logits_for, situations
 from tests.engine.sampling.reference import Floats32, Situation
 
+pytestmark = pytest.mark.usefixtures("form")
+
 
 def greedy(**params: Any) -> SamplingParams:
     return SamplingParams(max_tokens=100, temperature=0.0, **params)

@@ -1,0 +1,51 @@
+"""How tokens are chosen from logits: the seam between the sampler and the forms that do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from engine.sampling.logprobs import Logprobs
+from engine.sampling.plan import BatchPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleLane:
+    """One row of a step that wants a token.
+
+    Attributes:
+        row: Its row in `SamplerState`.
+        position: Index of the token about to be drawn: tokens in the sequence before it.
+        num_output: Output tokens drawn before this one.
+        token_mask: [ceil(V / 32)] int32, bit i of word w allows token 32 * w + i (as llguidance and xgrammar lay it
+            out); None allows all.
+    """
+
+    row: int
+    position: int
+    num_output: int
+    token_mask: torch.Tensor | None = None
+
+
+class Choice(Protocol):
+    """Chooses tokens of one state's rows; all forms choose the same, up to the last bit of a logarithm."""
+
+    changes_logits: bool
+    """True if logits may be changed even where the batch's parameters and masks change nothing."""
+
+    def choose(self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane]) -> torch.Tensor:
+        """Applies everything that comes before the choice, chooses [R] int64 and remembers it.
+
+        Args:
+            logits: [R, V] float32, contiguous, may be changed. NaN counts as -inf, +inf as a large number.
+            plan: What the lanes use.
+            lanes: One a row of `logits`.
+        """
+        ...
+
+    def gather_logprobs(self, logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Logprobs:
+        """Reports tokens and their likeliest alternatives; see `engine.sampling.logprobs.gather_logprobs`."""
+        ...
