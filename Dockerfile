@@ -5,9 +5,11 @@ FROM python:3.12-slim AS build
 ARG EXTRAS=""
 ARG PIP_ARGS=""
 
+# Compiles the native CPU step; what runs needs no compiler.
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 RUN python -m venv /opt/wye
-COPY constraints.txt pyproject.toml README.md ./
+COPY constraints.txt pyproject.toml setup.py MANIFEST.in README.md ./
 COPY engine engine
 COPY extensions extensions
 COPY gateway gateway

@@ -21,7 +21,10 @@ export OMP_WAIT_POLICY ?= passive
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --constraint constraints.txt $(PIP_ARGS)
 
-.PHONY: help serve test lint types imports pytest docs bench model install dev format clean distclean
+NATIVE := engine/native
+NATIVE_SOURCES := setup.py MANIFEST.in $(wildcard $(NATIVE)/src/* $(NATIVE)/building/*.py)
+
+.PHONY: help serve test lint types imports pytest docs bench model sanitize wheel install dev format clean distclean
 
 help: ## List what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,7 +69,14 @@ format: dev ## Rewrite the code in the project's format
 model: install ## Fetch MODEL into the model store
 	@$(BIN)/wye models pull $(MODEL)
 
-install: .venv/.installed ## The server's dependencies, in .venv
+sanitize: ## Run the native step under the address, undefined-behaviour and thread sanitizers
+	$(MAKE) --no-print-directory -C $(NATIVE)/sanitize
+
+wheel: install ## A wheel with the native step, in dist/; WYE_NATIVE=0 makes one without
+	rm -rf build
+	WYE_NATIVE=$${WYE_NATIVE-1} $(BIN)/python -m pip wheel --no-deps $(PIP_ARGS) --wheel-dir dist .
+
+install: .venv/.installed ## The server's dependencies and the native step, in .venv
 
 dev: .venv/.installed-dev ## Also what tests and checks need
 
@@ -78,10 +88,11 @@ dev: .venv/.installed-dev ## Also what tests and checks need
 	@$(PYTHON) -m venv .venv || { echo 'Could not make .venv: is the venv module there (python3-venv on Debian)?' >&2; \
 		rm -rf .venv; exit 1; }
 
-.venv/.installed: .venv/bin/python pyproject.toml constraints.txt
+.venv/.installed: .venv/bin/python pyproject.toml constraints.txt $(NATIVE_SOURCES)
 	@echo 'Installing Wye and its dependencies into .venv (torch is large: this can take some minutes)'
 	$(BIN)/python -m pip install --quiet pip==25.3
 	$(INSTALL) --editable .
+	@$(BIN)/python -m engine.native
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed
@@ -89,7 +100,7 @@ dev: .venv/.installed-dev ## Also what tests and checks need
 	@touch $@
 
 clean: ## Remove caches and build products
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist *.egg-info $(NATIVE)/_native.abi3.so $(NATIVE)/_build.json .venv/.installed .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 distclean: clean ## Also remove .venv and the models
