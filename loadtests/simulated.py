@@ -7,6 +7,7 @@ stream, norms, softmax and logits stay float32, K and V are rounded to bfloat16,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -50,6 +51,37 @@ def int8(block: int | None, scale: torch.dtype = torch.float32) -> Rounding:
         return rounded.view(num_rows, -1)[:, :num_inputs]
 
     return rounding
+
+
+def rotated(rounding: Rounding, block: int) -> Rounding:
+    """Rounds what a Walsh-Hadamard transform makes of each block of K, and transforms back (QuaRot, arXiv 2404.00456).
+
+    Applied to weights and inputs it leaves exact products as they are, and spreads a value that is far larger than the
+    rest of its block over the whole block, so that the block's scale suits all of it.
+
+    Args:
+        rounding: Applied to the transformed values.
+        block: Values of a transform, a power of two; a row's last block is filled up with zeros.
+    """
+    matrix = _hadamard(block)
+
+    def transformed(values: torch.Tensor) -> torch.Tensor:
+        return (values.reshape(-1, block) @ matrix).view_as(values)
+
+    def whole(values: torch.Tensor) -> torch.Tensor:
+        num_inputs = values.shape[1]
+        padded = functional.pad(values, (0, -num_inputs % block))
+        return transformed(rounding(transformed(padded)))[:, :num_inputs]
+
+    return whole
+
+
+def _hadamard(size: int) -> torch.Tensor:
+    """The symmetric orthonormal [size, size] matrix of +1 and -1 over sqrt(size)."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
+    return matrix / math.sqrt(size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

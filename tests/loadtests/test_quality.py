@@ -15,7 +15,7 @@ from engine.models.decoder import load_model
 from engine.models.weights import load_weights
 from loadtests import quality
 from loadtests.quality_forms import CPU, FORMS, REFERENCE
-from loadtests.simulated import Numbers, SimulatedDecoder, bfloat16, int8
+from loadtests.simulated import Numbers, SimulatedDecoder, bfloat16, int8, rotated
 from loadtests.teacher import Comparison, make_storage, read_window, windows
 from tests.tiny_models import FAMILIES, Family, write_tiny_model
 
@@ -51,7 +51,7 @@ def test_a_simulation_that_rounds_nothing_but_k_and_v_is_nearer_still(tmp_path: 
     assert 0 < errors[0] < errors[1]
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 16, 49])
+@pytest.mark.parametrize("chunk", [3, 16, 49])
 def test_chunks_change_nothing(tmp_path: Path, chunk: int) -> None:
     checkpoint = checkpoint_of(tmp_path)
     model = load_model(checkpoint, device=CPU, dtype=torch.float32)
@@ -85,6 +85,20 @@ def test_a_short_last_block_has_a_scale_of_its_own() -> None:
     rounded = int8(64)(values)
     assert torch.equal(rounded[:, :64], int8(64)(values[:, :64]))
     assert torch.equal(rounded[:, 64:], int8(32)(values[:, 64:]))
+
+
+@pytest.mark.parametrize("num_inputs", [64, 96])
+def test_a_rotation_alone_changes_nothing(num_inputs: int) -> None:
+    values = torch.randn(5, num_inputs, generator=torch.Generator().manual_seed(5))
+    torch.testing.assert_close(rotated(lambda x: x, 64)(values), values, atol=1e-5, rtol=0)
+    assert not torch.allclose(rotated(lambda x: x.clamp(max=0.5), 64)(values), values, atol=1e-2)
+
+
+def test_a_rotation_spares_a_block_the_coarse_scale_of_one_large_value() -> None:
+    values = torch.randn(40, 64, generator=torch.Generator().manual_seed(6))
+    values[:, 7] *= 40
+    plain, spread = ((rounding(values) - values).square().mean() for rounding in (int8(64), rotated(int8(64), 64)))
+    assert spread < plain / 3
 
 
 def test_int8_scales_are_kept_in_their_format() -> None:
