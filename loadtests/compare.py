@@ -119,7 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = locate(options.model)
     driver = EngineDriver(engine_config(options, path))
     info = driver.info
-    peer = TransformersPeer(path, getattr(torch, info.dtype), info.device)
+    peer_dtype = "bfloat16" if info.dtype == "int8" else info.dtype  # it has no int8 of its own
+    peer = TransformersPeer(path, getattr(torch, peer_dtype), info.device)
     prompts = PromptSource(info.vocab_size, options.seed)
     for run in (driver.run, peer.run):
         run(prompts.draw(2, 64), 8)
@@ -129,12 +130,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{case.label}: {rows[-1]['ratio']:.2f} x transformers", flush=True)
     table = Table(
         title=f"{options.model}, {info.dtype}, {info.device}: tokens per second, medians of {options.rounds} rounds",
-        headers=["case", "Wye", "transformers", "ratio"],
+        headers=["case", "Wye", f"transformers, {peer_dtype}", "ratio"],
     )
     for row in rows:
         table.add(row["case"], row["ours_tokens_per_s"], row["peer_tokens_per_s"], row["ratio"])
     described = {
         "model": options.model,
+        "step": info.step,
         "dtype": info.dtype,
         "device": info.device,
         "attention": info.attention_backend,

@@ -141,6 +141,27 @@ def percentile(values: Sequence[float], q: float) -> float:
     return low + (high - low) * (place - math.floor(place))
 
 
+def shared_decode_rate(outcomes: Sequence[Outcome]) -> float | None:
+    """Tokens per second while all streams decode: after the last first token, before the first end.
+
+    None if there is no such time: the answers were too short. Tokens that share an event count with it.
+
+    Raises:
+        ValueError: There are no outcomes, or one is a failure.
+    """
+    if not outcomes or any(outcome.error for outcome in outcomes):
+        raise ValueError("only streams that all succeeded share a decode rate")
+    start = max(outcome.token_times[0] for outcome in outcomes)
+    end = min(outcome.token_times[-1] for outcome in outcomes)
+    if end <= start:
+        return None
+    num_tokens = 0.0
+    for outcome in outcomes:
+        num_events = sum(start < at <= end for at in outcome.token_times)
+        num_tokens += num_events * outcome.num_output_tokens / len(outcome.token_times)
+    return num_tokens / (end - start)
+
+
 def summarize(outcomes: Sequence[Outcome], slo: Slo) -> Summary:
     """Numbers of a run.
 

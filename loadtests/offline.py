@@ -13,9 +13,9 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig
+from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig, StepName, WeightFormat
 from engine.request import EngineInfo
 from loadtests.driver import BatchTiming, EngineDriver, PromptSource
 from loadtests.results import report
@@ -92,8 +92,9 @@ def parser() -> argparse.ArgumentParser:
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Options that become an `EngineConfig`."""
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto")
-    parser.add_argument("--weights", choices=["auto", "bfloat16", "float32"], default="auto", help="weights in memory")
-    parser.add_argument("--attention", default="auto", help="attention backend")
+    parser.add_argument("--weights", choices=get_args(WeightFormat), default="auto", help="weights in memory")
+    parser.add_argument("--step", choices=get_args(StepName), default="auto", help="what computes a step")
+    parser.add_argument("--attention", default="auto", help="attention backend of torch's step")
     parser.add_argument("--threads", type=int, help="CPU threads of a step")
     parser.add_argument("--pages", type=int, help="pages of the KV pool")
     parser.add_argument("--no-overlap", action="store_true", help="do not prepare a step while another runs")
@@ -105,6 +106,7 @@ def engine_config(options: argparse.Namespace, model: str | Path) -> EngineConfi
         model=str(model),
         device=options.device,
         weights=options.weights,
+        step=options.step,
         attention=options.attention,
         seed=0,
         kv=KVConfig(num_pages=options.pages),
@@ -132,6 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "architecture": info.architecture,
         "num_parameters": info.num_parameters,
         "device": info.device,
+        "step": info.step,
         "dtype": info.dtype,
         "attention": info.attention_backend,
         "pages": info.num_pages,
@@ -162,6 +165,7 @@ def _engine_table(info: EngineInfo, model: str, memory: dict[str, float | None])
     table.add("architecture", info.architecture)
     table.add("parameters, M", info.num_parameters / 1e6)
     table.add("device", info.device)
+    table.add("step", info.step)
     table.add("dtype", info.dtype)
     table.add("attention", info.attention_backend)
     table.add("KV pool, tokens", info.pool_tokens)

@@ -1,4 +1,4 @@
-"""Starts `wye serve` for a measurement (or a test) and ends it in good order."""
+"""Starts `wye serve`, or a peer's server, for a measurement (or a test) and ends it in good order."""
 
 from __future__ import annotations
 
@@ -69,15 +69,46 @@ def running_server(
     port = free_port()
     command = [sys.executable, "-m", "gateway.cli", "serve", model, "--host", "127.0.0.1", "--port", str(port), *args]
     variables = {"WYE_HOME": str(CHECKOUT / ".wye"), **os.environ, **(environment or {})}
+    with running_command(
+        command, name="wye serve", port=port, environment=variables, log_path=log_path, timeout_s=timeout_s
+    ) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running_command(
+    command: Sequence[str],
+    *,
+    name: str,
+    port: int,
+    ready_path: str = "/ready",
+    environment: Mapping[str, str] | None = None,
+    log_path: Path | None = None,
+    timeout_s: float = 300.0,
+) -> Iterator[RunningServer]:
+    """Any OpenAI-compatible server that is ready inside the `with` and gone after it.
+
+    Args:
+        command: Program and arguments; it listens on 127.0.0.1 at `port`.
+        name: What messages call it.
+        port: Where it will listen.
+        ready_path: Answers 200 once it is ready.
+        environment: All of its variables; None passes this process's own on.
+        log_path: Where its output goes; None throws it away.
+        timeout_s: Most seconds to wait for it to be ready.
+
+    Raises:
+        ServerFailed: It ended early or was not ready in time.
+    """
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(log_path.open("wb")) if log_path is not None else subprocess.DEVNULL
         process = subprocess.Popen(
-            command, cwd=CHECKOUT, env=variables, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command, cwd=CHECKOUT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         stack.callback(_stop, process)
         try:
-            _wait_until_ready(process, port, started + timeout_s)
+            _wait_until_ready(process, name, f"http://127.0.0.1:{port}{ready_path}", started + timeout_s)
         except ServerFailed as error:
             raise ServerFailed(f"{error}\n{_tail(log_path)}") from None
         ready_s = time.perf_counter() - started
@@ -92,14 +123,14 @@ def free_port() -> int:
         return port
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, deadline: float) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], name: str, url: str, deadline: float) -> None:
     while True:
         if process.poll() is not None:
-            raise ServerFailed(f"wye serve ended with exit code {process.returncode}")
+            raise ServerFailed(f"{name} ended with exit code {process.returncode}")
         if time.perf_counter() > deadline:
-            raise ServerFailed("wye serve was not ready in time")
+            raise ServerFailed(f"{name} was not ready in time")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5):
+            with urllib.request.urlopen(url, timeout=5):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)

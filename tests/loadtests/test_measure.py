@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtests.measure import Outcome, Slo, latency_table, percentile, summarize, throughput_table
+from loadtests.measure import (
+    Outcome,
+    Slo,
+    latency_table,
+    percentile,
+    shared_decode_rate,
+    summarize,
+    throughput_table,
+)
 
 
 def outcome(*times: float, started_at: float = 10.0, num_output_tokens: int | None = None) -> Outcome:
@@ -98,3 +106,19 @@ def test_tables_show_failures() -> None:
     summary = summarize([outcome(10.1, 10.2), failure()], Slo())
     assert "failed" in latency_table(summary, "two").text()
     assert "failure: refused" in throughput_table(summary).text()
+
+
+def test_streams_share_a_rate_only_while_all_of_them_decode() -> None:
+    streams = [outcome(1.0, 2.0, 3.0, 4.0), outcome(2.0, 3.0, 4.0, 5.0)]
+    assert shared_decode_rate(streams) == pytest.approx(2.0)
+    assert shared_decode_rate([outcome(1.0, 2.0), outcome(3.0, 4.0)]) is None
+
+
+def test_tokens_that_came_together_count_each() -> None:
+    assert shared_decode_rate([outcome(1.0, 2.0, 3.0, num_output_tokens=9)]) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("outcomes", [[], [outcome(1.0, 2.0), failure()]])
+def test_failed_streams_share_no_rate(outcomes: list[Outcome]) -> None:
+    with pytest.raises(ValueError, match="all succeeded"):
+        shared_decode_rate(outcomes)
