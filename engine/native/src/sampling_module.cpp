@@ -12,6 +12,8 @@
 namespace wye {
 namespace {
 
+constexpr int64_t kMostRows = 1 << 20;  // of one call
+
 // A buffer of a Python object, given back at the end.
 class Buffer {
  public:
@@ -126,7 +128,7 @@ struct Step {
     batch.logits = logits.numbers<float>("logits", vocab_size);
     batch.lanes = lanes.numbers<const Lane>("lanes");
     batch.num_lanes = lanes.bytes() / int64_t(sizeof(Lane));
-    check(batch.num_lanes <= INT32_MAX / (vocab_size / 32 + 1), "there are too many lanes");
+    check(batch.num_lanes <= kMostRows, "there are too many lanes");
     check(logits.bytes() == batch.num_lanes * vocab_size * int64_t(sizeof(float)), "logits must have a row for each lane");
     batch.masks = masks.numbers<const uint32_t>("masks", batch.num_words);
     memory.history_width = history_width;
@@ -196,7 +198,7 @@ PyObject* report_logprobs(PyObject*, PyObject* args) {
     report = {logits.numbers<float>("logits", vocab_size), targets.numbers<const int64_t>("targets"), num_rows, vocab_size,
               num_top, chosen.numbers<float>("chosen"), rank.numbers<int64_t>("rank"),
               top_ids.numbers<int64_t>("top_ids"), top_logprobs.numbers<float>("top_logprobs")};
-    check(num_rows <= INT32_MAX, "there are too many rows");
+    check(num_rows <= kMostRows, "there are too many rows");
     check(logits.bytes() == num_rows * vocab_size * 4, "logits must have a row for each target");
     check(chosen.bytes() == num_rows * 4 && rank.bytes() == num_rows * 8, "chosen and rank must have a place for each row");
     check(top_ids.bytes() == num_rows * num_top * 8 && top_logprobs.bytes() == num_rows * num_top * 4,

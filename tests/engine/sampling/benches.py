@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from engine.sampling.params import SamplingParams
 from engine.native.library import native_status
+from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import TORCH, SampledTokens, SampleLane, Sampler
 from engine.sampling.state import SamplerState
 from tests.engine.sampling.reference import Floats32, Situation
@@ -25,15 +25,22 @@ class Bench:
     """A sampler whose rows are filled from situations.
 
     Attributes:
-        form: Of the samplers of all benches made from now on.
+        default_form: Of the samplers of benches made from now on.
     """
 
-    form: ClassVar[str] = TORCH
+    default_form: ClassVar[str] = TORCH
 
-    def __init__(self, situations: Sequence[Situation], *, vocab_size: int = V, num_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        situations: Sequence[Situation],
+        *,
+        vocab_size: int = V,
+        num_rows: int | None = None,
+        form: str | None = None,
+    ) -> None:
         self.situations = situations
         self.state = SamplerState(num_rows=num_rows or len(situations), vocab_size=vocab_size, device=CPU)
-        self.sampler = Sampler(self.state, form=self.form)
+        self.sampler = Sampler(self.state, form=form or self.default_form)
         for row in range(len(situations)):
             self.assign(row)
 

@@ -16,7 +16,7 @@ settings.load_profile("untimed")
 @pytest.fixture(scope="module", params=FORMS)
 def form(request: pytest.FixtureRequest) -> Iterator[str]:
     """A form of the sampler, and that of all benches in a module's tests."""
-    before = Bench.form
-    Bench.form = request.param
+    before = Bench.default_form
+    Bench.default_form = request.param
     yield request.param
-    Bench.form = before
+    Bench.default_form = before
