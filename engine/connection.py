@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from typing import Any
 
 import zmq
-import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
 from engine.errors import EngineStopped
 from engine.messages import Command, Hello, decode_frame, encode
 from engine.request import EngineInfo, GenerateRequest
+from engine.socket_reader import SocketReader
 from engine.stats import EngineStats
 from engine.streams import RequestStream, StreamTable
 
@@ -28,13 +28,14 @@ class EngineConnection:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        self._context = zmq.asyncio.Context()
-        self._socket: zmq.asyncio.Socket | None = None
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
         self._streams = StreamTable(self._send)
         self._info: EngineInfo | None = None
         self._stats = EngineStats()
         self._welcomed = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._readers: list[SocketReader] = []
 
     async def connect(self, timeout_s: float | None = None) -> None:
         """Starts connecting and, unless `timeout_s` is 0, waits until an engine has answered.
@@ -76,54 +77,52 @@ class EngineConnection:
 
     async def close(self) -> None:
         """See `EngineClient.close`."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            reader.close()
         self._lost("the connection was closed")
         if self._socket is not None:
             self._socket.disable_monitor()
-            self._socket = None
+            self._socket = self._monitor = None
         self._context.destroy(linger=0)
 
     def _open(self) -> None:
-        socket = self._context.socket(zmq.DEALER)
+        socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         # What was meant for an engine that died must not reach its successor.
         socket.setsockopt(zmq.IMMEDIATE, 1)
-        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         socket.connect(self._endpoint)
         self._socket = socket
-        self._tasks = [asyncio.create_task(self._watch(monitor)), asyncio.create_task(self._receive(socket))]
-        for task in self._tasks:
-            task.add_done_callback(self._broke)
+        self._readers = [
+            SocketReader(self._monitor, self._watch, self._broke),
+            SocketReader(socket, self._receive, self._broke),
+        ]
 
-    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
-        while True:
-            event = await recv_monitor_message(monitor)
-            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._send(Hello())
-            else:
-                self._lost("the engine process ended")
+    def _watch(self) -> None:
+        assert self._monitor is not None
+        event = recv_monitor_message(self._monitor)
+        if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._send(Hello())
+        else:
+            self._lost("the engine process ended")
 
-    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
-        while True:
-            frame = decode_frame(await socket.recv())
-            if frame.info is not None:
-                self._info = frame.info
-                self._welcomed.set()
-            if frame.stats is not None:
-                self._stats = frame.stats
-            self._streams.dispatch(frame)
+    def _receive(self) -> None:
+        assert self._socket is not None
+        frame = decode_frame(self._socket.recv())
+        if frame.info is not None:
+            self._info = frame.info
+            self._welcomed.set()
+        if frame.stats is not None:
+            self._stats = frame.stats
+        self._streams.dispatch(frame)
 
-    def _broke(self, task: asyncio.Task[None]) -> None:
-        """A task that should run for ever has ended: nobody must go on waiting for what it would have brought."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.error("the connection to the engine broke", exc_info=error)
-            self._lost(f"the connection to the engine broke: {type(error).__name__}")
+    def _broke(self, error: Exception) -> None:
+        """Nothing is read any more: nobody must go on waiting for what would have come."""
+        log.error("the connection to the engine broke", exc_info=error)
+        self._lost(f"the connection to the engine broke: {type(error).__name__}")
 
     def _lost(self, message: str) -> None:
         self._info = None
@@ -133,12 +132,9 @@ class EngineConnection:
 
     def _send(self, command: Command) -> None:
         """Queues a command; if the engine is gone it is dropped, and the monitor's word ends the streams."""
-        if self._socket is not None:
-            sent = asyncio.ensure_future(self._socket.send(encode(command), zmq.NOBLOCK))
-            sent.add_done_callback(_forgive_unreachable)
-
-
-def _forgive_unreachable(sent: asyncio.Future[Any]) -> None:
-    error = None if sent.cancelled() else sent.exception()
-    if error is not None and not isinstance(error, zmq.Again):
-        log.error("a command could not be sent", exc_info=error)
+        if self._socket is None:
+            return
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(encode(command), zmq.NOBLOCK)
+        for reader in self._readers:
+            reader.check()

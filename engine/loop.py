@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 from engine.client import validate_request
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
@@ -26,8 +27,7 @@ MAX_FAILED_STEPS = 3
 """Steps that may fail in a row before the engine gives up: a device that fails every step serves nobody."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(msgspec.Struct, frozen=True, eq=False, gc=False):
     batch: Batch
     handle: StepHandle
     started_s: float

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import torch
 
 from engine.attention.tables import LaneTables, flatten
 from engine.kv.storage import KVStorage
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaneLayout:
+class LaneLayout(
+    msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False
+):  # made in every step: structs are quick
     """Where each lane's tokens lie, on the host.
 
     Attributes:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 Counts = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class LaneTables:
+class LaneTables(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Where each lane's tokens lie; contiguous arrays on the host that nobody changes.
 
     Attributes:

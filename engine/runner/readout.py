@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from engine.request import TokenLogprob
 from engine.runner.inputs import StagedStep
 from engine.sampling.sampler import Logprobs, SampledTokens
@@ -25,8 +27,7 @@ class LogprobRows:
     top_logprobs: list[list[float]]
 
 
-@dataclass(frozen=True, slots=True)
-class StepResults:
+class StepResults(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Outcome of one step, on the host.
 
     Attributes:

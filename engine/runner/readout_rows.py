@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from engine.scheduling.batch import Lane
 
 
@@ -26,8 +28,7 @@ class PromptReadout:
     num_top: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadoutRows:
+class ReadoutRows(msgspec.Struct, frozen=True, eq=False, gc=False):
     """R rows of a step whose logits are wanted, S of which are sampled from.
 
     Attributes:
