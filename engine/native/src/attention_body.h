@@ -4,6 +4,8 @@
 // an output per span, and spans are merged in order. A block of which a row sees nothing leaves the row's state as it
 // was, to the bit, so a row's result does not depend on the rows, chunks or threads it was computed with.
 //
+// Scores are in units of log 2, so that weights are powers of two.
+//
 // Letters: M = rows of a task times the heads that share one K/V head, D head_dim, W = D rounded up to 16.
 
 #pragma once
@@ -19,6 +21,7 @@ using wye::kKeyBlock;
 using wye::kMaxTaskRows;
 using wye::kSpanKeys;
 
+constexpr float kLog2OfE = 1.44269504f;
 constexpr float kNothing = -1e30f;  // maximum of a row that saw nothing yet; finite, so that no difference is NaN
 constexpr int kBlockTiles = kKeyBlock / kTile;
 
@@ -36,9 +39,9 @@ struct alignas(64) AttendScratch {
   uint16_t values[kBlockTiles * kTile * kMaxHeadDim];
 };
 
-inline float exponential_of(float x) {
+inline float power_of_two(float x) {
   alignas(64) float out[kTile];
-  store(out, exponential(all(x)));
+  store(out, power_of_two(all(x)));
   return out[0];
 }
 
@@ -47,19 +50,14 @@ struct BlockTiles {
   const uint16_t* keys[kBlockTiles];
   const uint16_t* values[kBlockTiles];
   int count;
+  int last_keys;  // valid keys of the last tile
 };
 
-// A tile's values without those of keys past the end, which may be anything, NaN included.
-inline void copy_valid_values(const uint16_t* from, int num_keys, int width, uint16_t* to) {
-  for (int column = 0; column < width; column += kTile)
-    for (int lane = 0; lane < kTile; lane += 2) {
-      const uint16_t* pairs = from + column * kTile + lane * kTile;
-      uint16_t* out = to + column * kTile + lane * kTile;
-      for (int i = 0; i < kTile; ++i) {
-        out[2 * i] = lane < num_keys ? pairs[2 * i] : 0;
-        out[2 * i + 1] = lane + 1 < num_keys ? pairs[2 * i + 1] : 0;
-      }
-    }
+// Asks for tiles that are needed soon; they lie all over memory, where no processor looks ahead by itself.
+inline void fetch_tiles(const uint16_t* const* tiles, int count, int width) {
+  const int bytes = kTile * width * int(sizeof(uint16_t));
+  for (int tile = 0; tile < count; ++tile)
+    for (int at = 0; at < bytes; at += 64) prefetch(reinterpret_cast<const char*>(tiles[tile]) + at);
 }
 
 // Makes a tile from pages that keep tokens one after the other.
@@ -78,31 +76,51 @@ inline void gather_tile(const AttendArgs& args, const AttendTask& task, int firs
   }
 }
 
-inline BlockTiles find_tiles(const AttendArgs& args, const AttendTask& task, int first_key, int end, int width,
-                             AttendScratch& scratch) {
+// Finds the tiles of keys first_key .. end - 1, at most a block of them, where pages are tiled.
+inline BlockTiles find_tiles(const AttendArgs& args, const AttendTask& task, int first_key, int end) {
   const PageShape& shape = args.shape;
   BlockTiles tiles;
   tiles.count = 0;
+  tiles.last_keys = 0;
   for (int key = first_key; key < end && tiles.count < kBlockTiles; key += kTile, ++tiles.count) {
-    const int num_keys = end - key < kTile ? end - key : kTile;
-    uint16_t* own_keys = scratch.keys + size_t(tiles.count) * kTile * width;
-    uint16_t* own_values = scratch.values + size_t(tiles.count) * kTile * width;
-    tiles.keys[tiles.count] = own_keys;
-    tiles.values[tiles.count] = own_values;
-    if (!shape.is_tiled()) {
-      gather_tile(args, task, key, num_keys, width, own_keys, own_values);
-      continue;
-    }
     size_t page = size_t(task.pages[key / shape.page_size]) * shape.page_values();
     size_t place = page + (size_t(task.kv_head) * shape.page_size + key % shape.page_size) * shape.head_dim;
     tiles.keys[tiles.count] = args.keys + place;
-    if (num_keys == kTile) {
-      tiles.values[tiles.count] = args.values + place;
-    } else {
-      copy_valid_values(args.values + place, num_keys, width, own_values);
-    }
+    tiles.values[tiles.count] = args.values + place;
+    tiles.last_keys = end - key < kTile ? end - key : kTile;
   }
   return tiles;
+}
+
+// The same where they are not: the tiles are made in the workspace.
+inline BlockTiles gather_tiles(const AttendArgs& args, const AttendTask& task, int first_key, int end, int width,
+                               AttendScratch& scratch) {
+  BlockTiles tiles;
+  tiles.count = 0;
+  tiles.last_keys = kTile;  // what is past the end is zero already
+  for (int key = first_key; key < end && tiles.count < kBlockTiles; key += kTile, ++tiles.count) {
+    uint16_t* keys = scratch.keys + size_t(tiles.count) * kTile * width;
+    uint16_t* values = scratch.values + size_t(tiles.count) * kTile * width;
+    gather_tile(args, task, key, end - key < kTile ? end - key : kTile, width, keys, values);
+    tiles.keys[tiles.count] = keys;
+    tiles.values[tiles.count] = values;
+  }
+  return tiles;
+}
+
+// Takes a block's values past the end out: they may be anything, NaN included, which no weight of 0 would hide.
+inline void clear_rest(BlockTiles& tiles, int width, uint16_t* own) {
+  if (tiles.last_keys == kTile) return;
+  const uint16_t* from = tiles.values[tiles.count - 1];
+  const int whole = tiles.last_keys / 2;  // pairs of keys
+  for (int column = 0; column < width; column += kTile) {
+    const uint16_t* pairs = from + column * kTile;
+    uint16_t* out = own + column * kTile;
+    for (int i = 0; i < kTile * kTile; ++i) out[i] = i < whole * 2 * kTile ? pairs[i] : 0;
+    if (tiles.last_keys % 2 != 0)
+      for (int i = 0; i < kTile; ++i) out[(whole * kTile + i) * 2] = pairs[(whole * kTile + i) * 2];
+  }
+  tiles.values[tiles.count - 1] = own;
 }
 
 // Which of a block's 64 keys a row sees.
@@ -175,22 +193,26 @@ struct Constant {
 
 constexpr int kScoreRows = max_rows_bf16(kBlockTiles);
 
-// scores [rows][64] of all tiles of a block; places of missing tiles are left as they are.
-inline void score_block(const BlockTiles& tiles, const uint16_t* queries, int width, int num_rows, float* scores) {
+// scores [rows][64] of a block with C tiles; places of missing tiles are left as they are.
+template <int C>
+void score_tiles(const BlockTiles& tiles, const uint16_t* queries, int width, int num_rows, float* scores) {
   alignas(64) float out[kScoreRows * kKeyBlock];
   for (int row = 0; row < num_rows; row += kScoreRows) {
-    int rows = num_rows - row < kScoreRows ? num_rows - row : kScoreRows;
-    const uint16_t* from = queries + size_t(row) * width;
-    if (tiles.count == kBlockTiles) {
-      score_some<kScoreRows, kBlockTiles>(tiles, from, width, rows, scores + row * kKeyBlock);
-      continue;
-    }
-    for (int tile = 0; tile < tiles.count; ++tile) {
-      BlockTiles one = tiles;
-      one.keys[0] = tiles.keys[tile];
-      score_some<kScoreRows, 1>(one, from, width, rows, out);
-      for (int r = 0; r < rows; ++r) store(scores + (row + r) * kKeyBlock + tile * kTile, load(out + r * kTile));
-    }
+    const int rows = num_rows - row < kScoreRows ? num_rows - row : kScoreRows;
+    float* to = scores + row * kKeyBlock;
+    score_some<kScoreRows, C>(tiles, queries + size_t(row) * width, width, rows, C == kBlockTiles ? to : out);
+    if (C == kBlockTiles) continue;
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < C; ++c) store(to + r * kKeyBlock + c * kTile, load(out + (r * C + c) * kTile));
+  }
+}
+
+inline void score_block(const BlockTiles& tiles, const uint16_t* queries, int width, int num_rows, float* scores) {
+  switch (tiles.count) {
+    case 1: return score_tiles<1>(tiles, queries, width, num_rows, scores);
+    case 2: return score_tiles<2>(tiles, queries, width, num_rows, scores);
+    case 3: return score_tiles<3>(tiles, queries, width, num_rows, scores);
+    default: return score_tiles<4>(tiles, queries, width, num_rows, scores);
   }
 }
 
@@ -221,12 +243,12 @@ inline void weigh_row(AttendScratch& scratch, int row, uint64_t visible, int num
   const float peak = before > block_peak ? before : block_peak;
   Floats weights = zeros();
   for (int tile = 0; tile < num_tiles; ++tile) {
-    Floats weight = exponential(masked[tile] - all(peak));
+    Floats weight = power_of_two(masked[tile] - all(peak));
     weight = choose(uint32_t(visible >> (tile * kTile)) & 0xffff, weight, zeros());
     weights = weights + weight;
     store_bf16(probs + tile * kTile, weight);
   }
-  const float alpha = peak == before ? 1.0f : exponential_of(before - peak);
+  const float alpha = peak == before ? 1.0f : power_of_two(before - peak);
   scratch.alpha[row] = alpha;
   scratch.weight[row] = scratch.weight[row] * alpha + sum(weights);
   scratch.peak[row] = peak;
@@ -236,7 +258,7 @@ inline void weigh_row(AttendScratch& scratch, int row, uint64_t visible, int num
 inline void merge_row(float* total, float& total_peak, float& total_weight, const float* output, float peak,
                       float weight, int head_dim) {
   const float after = total_peak > peak ? total_peak : peak;
-  const float old_factor = exponential_of(total_peak - after), new_factor = exponential_of(peak - after);
+  const float old_factor = power_of_two(total_peak - after), new_factor = power_of_two(peak - after);
   for (int d = 0; d < head_dim; ++d) total[d] = total[d] * old_factor + output[d] * new_factor;
   total_weight = total_weight * old_factor + weight * new_factor;
   total_peak = after;
@@ -255,66 +277,113 @@ inline void take_queries(const AttendArgs& args, const AttendTask& task, int gro
     for (int head = 0; head < group; ++head) {
       const float* from =
           args.queries + size_t(task.first_row + row) * args.query_stride + size_t(task.kv_head * group + head) * dim;
-      for (int d = 0; d < dim; ++d) scaled[d] = from[d] * args.scale;
+      for (int d = 0; d < dim; ++d) scaled[d] = from[d] * (args.scale * kLog2OfE);
       for (int d = 0; d < width; d += kTile)
         store_bf16(queries + size_t(row * group + head) * width + d, load(scaled + d));
     }
 }
 
+// First and last key that some row of a task sees, the last excluded.
+inline int first_seen(const AttendArgs& args, const AttendTask& task) {
+  return task.mask == nullptr && args.window > 0 && task.first_visible > args.window ? task.first_visible - args.window
+                                                                                     : 0;
+}
+inline int end_seen(const AttendTask& task) {
+  return task.mask != nullptr ? task.context : task.first_visible + task.num_rows - 1;
+}
+
+inline int span_end(const AttendTask& task, int span) {
+  const int end = (span + 1) * kSpanKeys, last = end_seen(task);
+  return end < last ? end : last;
+}
+
+// Asks for the first block of a task that is going to be attended to.
+inline void fetch_first_block(const AttendArgs& args, const AttendTask& task, int width) {
+  const int first = first_seen(args, task) / kKeyBlock * kKeyBlock, start = task.first_span * kSpanKeys;
+  BlockTiles tiles = find_tiles(args, task, first > start ? first : start, span_end(task, task.first_span));
+  fetch_tiles(tiles.keys, tiles.count, width);
+  fetch_tiles(tiles.values, tiles.count, width);
+}
+
+inline void forget_span(AttendScratch& scratch, int num_rows, int width) {
+  for (int r = 0; r < num_rows; ++r) {
+    scratch.peak[r] = kNothing;
+    scratch.weight[r] = 0.0f;
+    for (int d = 0; d < width; d += kTile) store(scratch.output + r * width + d, zeros());
+  }
+}
+
+// Attends to the keys of one span; `score` and `add` do the products of a block.
 template <class ScoreBlock, class AddBlock>
-void attend_with(const AttendArgs& args, const AttendTask& task, AttendScratch& scratch, ScoreBlock&& score,
-                 AddBlock&& add) {
+void attend_span(const AttendArgs& args, const AttendTask& task, const AttendTask* next, int span, int group, int width,
+                 AttendScratch& scratch, ScoreBlock&& score, AddBlock&& add) {
+  const bool is_tiled = args.shape.is_tiled();
+  const int num_rows = task.num_rows * group, end = span_end(task, span);
+  int key = span * kSpanKeys;
+  while (key + kKeyBlock <= first_seen(args, task)) key += kKeyBlock;
+  BlockTiles ahead;
+  if (is_tiled && key < end) ahead = find_tiles(args, task, key, end);
+  for (; key < end; key += kKeyBlock) {
+    BlockTiles tiles = is_tiled ? ahead : gather_tiles(args, task, key, end, width, scratch);
+    const bool is_last = key + kKeyBlock >= end;
+    if (is_tiled && !is_last) {
+      ahead = find_tiles(args, task, key + kKeyBlock, end);
+      fetch_tiles(ahead.keys, ahead.count, width);
+    }
+    score(tiles, scratch, num_rows, width);
+    if (is_tiled && !is_last) fetch_tiles(ahead.values, ahead.count, width);
+    if (is_tiled && is_last && next != nullptr) fetch_first_block(args, *next, width);
+    for (int row = 0; row < task.num_rows; ++row) {
+      const uint64_t visible = visible_keys(args, task, row, key);
+      for (int head = 0; head < group; ++head) weigh_row(scratch, row * group + head, visible, tiles.count);
+    }
+    clear_rest(tiles, width, scratch.values);
+    add(tiles, scratch, num_rows, width);
+  }
+}
+
+template <class ScoreBlock, class AddBlock>
+void attend_with(const AttendArgs& args, const AttendTask& task, const AttendTask* next, AttendScratch& scratch,
+                 ScoreBlock&& score, AddBlock&& add) {
   const int group = args.num_heads / args.shape.num_kv_heads, dim = args.shape.head_dim;
   const int width = wye::round_up(dim, kTile), num_rows = task.num_rows * group;
-  const int last_visible = task.mask != nullptr ? task.context : task.first_visible + task.num_rows - 1;
-  const int first_seen =
-      task.mask == nullptr && args.window > 0 && task.first_visible > args.window ? task.first_visible - args.window : 0;
+  const bool is_single = task.num_spans == 1;
   take_queries(args, task, group, width, scratch.queries);
-  for (int r = 0; r < num_rows; ++r) {
+  for (int r = 0; r < num_rows && !is_single; ++r) {
     scratch.total_peak[r] = kNothing;
     scratch.total_weight[r] = 0.0f;
     for (int d = 0; d < dim; ++d) scratch.total[r * width + d] = 0.0f;
   }
-  for (int span = task.first_span; span < task.first_span + task.num_spans; ++span) {
-    const int span_end = (span + 1) * kSpanKeys < last_visible ? (span + 1) * kSpanKeys : last_visible;
-    if (span_end <= first_seen) continue;
-    for (int r = 0; r < num_rows; ++r) {
-      scratch.peak[r] = kNothing;
-      scratch.weight[r] = 0.0f;
-      for (int d = 0; d < width; ++d) scratch.output[r * width + d] = 0.0f;
-    }
-    for (int key = span * kSpanKeys; key < span_end; key += kKeyBlock) {
-      if (key + kKeyBlock <= first_seen) continue;
-      BlockTiles tiles = find_tiles(args, task, key, span_end, width, scratch);
-      score(tiles, scratch, num_rows, width);
-      for (int row = 0; row < task.num_rows; ++row) {
-        uint64_t visible = visible_keys(args, task, row, key);
-        for (int head = 0; head < group; ++head) weigh_row(scratch, row * group + head, visible, tiles.count);
-      }
-      add(tiles, scratch, num_rows, width);
-    }
-    for (int r = 0; r < num_rows; ++r)
+  const int end_span = task.first_span + task.num_spans;
+  for (int span = task.first_span; span < end_span; ++span) {
+    forget_span(scratch, num_rows, width);
+    attend_span(args, task, span + 1 == end_span ? next : nullptr, span, group, width, scratch, score, add);
+    for (int r = 0; r < num_rows && !is_single; ++r)
       merge_row(scratch.total + r * width, scratch.total_peak[r], scratch.total_weight[r],
                 scratch.output + r * width, scratch.peak[r], scratch.weight[r], dim);
   }
+  // Merging one span into nothing would change no bit of it.
+  const float* totals = is_single ? scratch.output : scratch.total;
+  const float* peaks = is_single ? scratch.peak : scratch.total_peak;
+  const float* weights = is_single ? scratch.weight : scratch.total_weight;
   for (int row = 0; row < task.num_rows; ++row)
     for (int head = 0; head < group; ++head) {
       const int r = row * group + head;
       if (task.partial != nullptr) {
         float* state = task.partial + size_t(head) * (dim + 2);
-        for (int d = 0; d < dim; ++d) state[d] = scratch.total[r * width + d];
-        state[dim] = scratch.total_peak[r];
-        state[dim + 1] = scratch.total_weight[r];
+        for (int d = 0; d < dim; ++d) state[d] = totals[r * width + d];
+        state[dim] = peaks[r];
+        state[dim + 1] = weights[r];
       } else {
-        write_row(scratch.total + r * width, scratch.total_weight[r], dim,
+        write_row(totals + r * width, weights[r], dim,
                   args.out + size_t(task.first_row + row) * args.out_stride + size_t(task.kv_head * group + head) * dim);
       }
     }
 }
 
-inline void attend_by_vectors(const AttendArgs& args, const AttendTask& task, char* memory) {
+inline void attend_by_vectors(const AttendArgs& args, const AttendTask& task, const AttendTask* next, char* memory) {
   attend_with(
-      args, task, *reinterpret_cast<AttendScratch*>(memory),
+      args, task, next, *reinterpret_cast<AttendScratch*>(memory),
       [](const BlockTiles& tiles, AttendScratch& scratch, int num_rows, int width) {
         score_block(tiles, scratch.queries, width, num_rows, scratch.scores);
       },

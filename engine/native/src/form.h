@@ -21,7 +21,8 @@ struct Form {
   void (*norm)(const NormArgs&, int first_row, int num_rows);
   void (*product)(const ProductArgs&, const ProductPart&);
   void (*rope)(const RopeArgs&, int first_row, int num_rows);
-  void (*attend)(const AttendArgs&, const AttendTask&, char* scratch);
+  // `next` is what this thread will probably attend to afterwards, or null.
+  void (*attend)(const AttendArgs&, const AttendTask&, const AttendTask* next, char* scratch);
   // Merges the spans of a one-row task in order and writes its output.
   void (*merge)(const AttendArgs&, const AttendTask&, int num_spans);
 };

@@ -7,7 +7,7 @@
 namespace wye {
 
 const Form& form_avx512() {
-  static const Form form = vector_form("avx512", 4, 2);
+  static const Form form = vector_form("avx512", 4, 3);
   return form;
 }
 

@@ -7,7 +7,7 @@
 namespace wye {
 
 const Form& form_avx512bf16() {
-  static const Form form = vector_form("avx512bf16", 4, 2);
+  static const Form form = vector_form("avx512bf16", 4, 3);
   return form;
 }
 

@@ -22,7 +22,9 @@ constexpr int round_up(int value, int unit) { return (value + unit - 1) / unit *
 // Weights of one product in tiles of 16 outputs, inputs padded with zeros to a multiple of 64.
 //
 // bfloat16: [N / 16][K / 2][16][2] uint16, so that one instruction multiplies two inputs into 16 outputs.
-// int8: [N / 16][K / 4][16][4] uint8, each value with 128 added, and a scale [N / 16][K / 64][16] bfloat16.
+// int8: [N / 16][K / 4][16][4] uint8, each value with 128 added, and a scale [N / 16][K / 64][16] bfloat16. Each block
+// of 64 weights, and of 64 inputs, went through a Walsh-Hadamard transform before it was rounded (QuaRot, arXiv
+// 2404.00456): that changes no product, but spreads outliers over their block, so that rounding costs half as much.
 struct Matrix {
   int num_outputs = 0;
   int num_inputs = 0;

@@ -20,6 +20,18 @@ uint16_t bfloat16_above(float value) {
   return uint16_t((wide + 0xffff) >> 16);
 }
 
+// The Walsh-Hadamard transform of 64 values, not normalised: applied to weights and inputs it makes products 64 times
+// as large.
+void rotate(float (&values)[kBlock]) {
+  for (int distance = 1; distance < kBlock; distance *= 2)
+    for (int start = 0; start < kBlock; start += 2 * distance)
+      for (int i = start; i < start + distance; ++i) {
+        const float a = values[i], b = values[i + distance];
+        values[i] = a + b;
+        values[i + distance] = a - b;
+      }
+}
+
 // Where each column of a tile comes from; gated tiles alternate between the upper and the lower half of the weights,
 // each half padded to whole blocks.
 struct Source {
@@ -58,11 +70,12 @@ void pack_int8(const Source& source, int tile, int padded, uint8_t* out, uint16_
       for (int i = 0; i < kBlock; ++i) {
         int k = block * kBlock + i;
         values[i] = row != nullptr && k < source.num_inputs ? to_float(row[k]) : 0.0f;
-        peak = std::fmax(peak, std::fabs(values[i]));
       }
+      rotate(values);
+      for (float value : values) peak = std::fmax(peak, std::fabs(value));
       // The scale itself is rounded, upwards so that nothing is cut off, before values are divided by it.
       uint16_t scale = peak > 0.0f ? bfloat16_above(peak / 127.0f) : 0;
-      scales[size_t(block) * kTile + column] = scale;
+      scales[size_t(block) * kTile + column] = peak > 0.0f ? bfloat16_above(to_float(scale) / kBlock) : 0;
       float inverse = peak > 0.0f ? 1.0f / to_float(scale) : 0.0f;
       for (int i = 0; i < kBlock; ++i) {
         int k = block * kBlock + i;

@@ -17,15 +17,17 @@ using wye::Matrix;
 using wye::ProductArgs;
 using wye::ProductPart;
 
-constexpr int kPrefetchBytes = 4096;
+constexpr int kFetchBytes = 2048;                  // how far ahead of its use memory is asked for
+constexpr int kFetchRows = 8;                      // up to so many rows memory is what a product waits for
 constexpr int kMaxGroup = 4;                       // tiles computed together
 constexpr int kMaxRows = 32;                       // rows computed together, over all forms
 constexpr int kGateTiles = 2 * kBlock / kTile;     // tiles whose gates and ups make one block of inputs
 
-inline void prefetch(const void* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+// Into the second cache: lines that are fetched into the first push out what is in use.
+inline void prefetch(const void* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
-// out [R][C * 16] = R rows of inputs times C tiles of bfloat16 weights, fetched ahead where they come from memory.
-template <int R, int C, bool kFetchAhead>
+// out [R][C * 16] = R rows of inputs times C tiles of bfloat16 weights.
+template <int R, int C, bool kFetch>
 void multiply_bf16(const uint16_t* const* tiles, const uint16_t* inputs, size_t stride, int num_pairs, float* out) {
   Floats sums[R][C];
 #pragma GCC unroll 12
@@ -38,7 +40,7 @@ void multiply_bf16(const uint16_t* const* tiles, const uint16_t* inputs, size_t 
     for (int c = 0; c < C; ++c) {
       const uint16_t* place = tiles[c] + size_t(k) * 2 * kTile;
       weights[c] = load_pairs(place);
-      if (kFetchAhead) prefetch(reinterpret_cast<const char*>(place) + kPrefetchBytes);
+      if (kFetch) prefetch(reinterpret_cast<const char*>(place) + kFetchBytes);
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
@@ -83,7 +85,7 @@ void multiply_int8(const uint8_t* const* tiles, const uint16_t* const* scales, c
       for (int c = 0; c < C; ++c) {
         const uint8_t* place = tiles[c] + (size_t(block) * (kBlock / 4) + quad) * 4 * kTile;
         weights[c] = load_quads(place);
-        prefetch(place + kPrefetchBytes);
+        if (R <= kFetchRows) prefetch(place + kFetchBytes);
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
@@ -122,7 +124,7 @@ int multiply_rows(const Matrix& matrix, const Inputs& inputs, int first_tile, in
     }
   } else {
     if constexpr (R <= max_rows_bf16(C)) {
-      multiply_bf16<R, C, true>(reinterpret_cast<const uint16_t* const*>(tiles),
+      multiply_bf16<R, C, (R <= kFetchRows)>(reinterpret_cast<const uint16_t* const*>(tiles),
                           reinterpret_cast<const uint16_t*>(inputs.row(first_row)), inputs.stride,
                           matrix.padded_inputs / 2, out);
     }
@@ -148,7 +150,17 @@ inline int multiply_by_vectors(const Matrix& matrix, const Inputs& inputs, int f
   }
 }
 
-// Writes one block of 64 inputs of a row.
+// The Walsh-Hadamard transform of 64 values, not normalised.
+inline void rotate_block(const float* values, Floats (&parts)[kBlock / kTile]) {
+  Floats a = hadamard(load(values)), b = hadamard(load(values + kTile));
+  Floats c = hadamard(load(values + 2 * kTile)), d = hadamard(load(values + 3 * kTile));
+  parts[0] = (a + b) + (c + d);
+  parts[1] = (a - b) + (c - d);
+  parts[2] = (a + b) - (c + d);
+  parts[3] = (a - b) - (c - d);
+}
+
+// Writes one block of 64 inputs of a row; see `Matrix` for what int8 does to them.
 inline void write_block(const Inputs& inputs, int row, int block, const float* values) {
   uint8_t* place = inputs.row(row);
   if (!inputs.is_int8) {
@@ -156,17 +168,19 @@ inline void write_block(const Inputs& inputs, int row, int block, const float* v
     for (int k = 0; k < kBlock; k += kTile) store_bf16(out + k, load(values + k));
     return;
   }
-  Floats peaks = absolute(load(values));
-  for (int k = kTile; k < kBlock; k += kTile) peaks = larger(peaks, absolute(load(values + k)));
+  Floats parts[kBlock / kTile];
+  rotate_block(values, parts);
+  Floats peaks = absolute(parts[0]);
+  for (int i = 1; i < kBlock / kTile; ++i) peaks = larger(peaks, absolute(parts[i]));
   float peak = maximum(peaks);
   float scale = peak / 127.0f;
   Floats inverse = all(peak > 0.0f ? 127.0f / peak : 0.0f);
   int8_t* out = reinterpret_cast<int8_t*>(place) + block * kBlock;
   Ints total = all_ints(0);
-  for (int k = 0; k < kBlock; k += kTile) {
-    Ints rounded = to_ints(load(values + k) * inverse);
+  for (int i = 0; i < kBlock / kTile; ++i) {
+    Ints rounded = to_ints(parts[i] * inverse);
     total = total + rounded;
-    store_int8(out + k, rounded);
+    store_int8(out + i * kTile, rounded);
   }
   inputs.row_scales(row)[block] = scale;
   inputs.row_offsets(row)[block] = -128 * sum(total);
@@ -239,7 +253,13 @@ void product_with(const ProductArgs& args, const ProductPart& part, int group, M
 
 inline void product_by_vectors(const ProductArgs& args, const ProductPart& part) {
   int group = part.num_tiles < kMaxGroup ? part.num_tiles : kMaxGroup;
-  if (args.finish == Finish::kGate) group = max_rows_bf16(4) > 1 ? 4 : 2;
+  if (args.finish == Finish::kGate) {
+    // Few tiles when that lets all rows be multiplied in one pass over the weights.
+    const bool is_int8 = args.matrix->is_int8;
+    const int rows_of_four = is_int8 ? max_rows_int8(4) : max_rows_bf16(4);
+    const int rows_of_two = is_int8 ? max_rows_int8(2) : max_rows_bf16(2);
+    group = part.num_rows > rows_of_four && part.num_rows <= rows_of_two ? 2 : rows_of_four > 1 ? 4 : 2;
+  }
   product_with(args, part, group,
                [&](int first_tile, int num_tiles, int first_row, int num_rows, float* out) {
                  return multiply_by_vectors(*args.matrix, *args.inputs, first_tile, num_tiles, first_row, num_rows, out);

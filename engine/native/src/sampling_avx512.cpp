@@ -40,7 +40,9 @@ inline Floats operator-(Floats x, Floats y) { return {_mm512_sub_ps(x.v, y.v)}; 
 inline Floats fma(Floats x, Floats y, Floats z) { return {_mm512_fmadd_ps(x.v, y.v, z.v)}; }
 inline Floats larger(Floats x, Floats y) { return {_mm512_max_ps(x.v, y.v)}; }
 inline float maximum(Floats x) { return _mm512_reduce_max_ps(x.v); }
-inline Floats round_even(Floats x) { return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+inline Floats round_even(Floats x) {
+  return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
 inline Floats times_power_of_two(Floats x, Floats n) { return {_mm512_scalef_ps(x.v, n.v)}; }
 inline Floats choose(uint32_t bits, Floats yes, Floats no) {
   return {_mm512_mask_blend_ps(__mmask16(bits), no.v, yes.v)};

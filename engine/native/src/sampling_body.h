@@ -82,7 +82,9 @@ inline Floats exponential(Floats x) {
   Floats rest = fma(n, all(-0.693359375f), x);  // log(2) in two parts, the first with few bits
   rest = fma(n, all(2.12194440e-4f), rest);
   Floats sum = all(1.0f / 5040);
-  for (float factor : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) sum = fma(sum, rest, all(factor));
+  for (float factor : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
+    sum = fma(sum, rest, all(factor));
+  }
   return times_power_of_two(sum, n);
 }
 

@@ -30,10 +30,10 @@ class Buffer {
   // Its bytes as numbers. Throws std::invalid_argument if it does not hold a multiple of `unit` of them.
   template <class T>
   T* numbers(const char* name, int64_t unit = 1) const {
-    if (view_.len % (int64_t(sizeof(T)) * unit) != 0) throw std::invalid_argument(std::string(name) + " has a wrong size");
-    if (reinterpret_cast<uintptr_t>(view_.buf) % alignof(T) != 0) {
-      throw std::invalid_argument(std::string(name) + " is not aligned");
-    }
+    bool whole = view_.len % (int64_t(sizeof(T)) * unit) == 0;
+    if (!whole) throw std::invalid_argument(std::string(name) + " has a wrong size");
+    bool aligned = reinterpret_cast<uintptr_t>(view_.buf) % alignof(T) == 0;
+    if (!aligned) throw std::invalid_argument(std::string(name) + " is not aligned");
     return static_cast<T*>(view_.buf);
   }
 
@@ -129,7 +129,7 @@ struct Step {
     batch.lanes = lanes.numbers<const Lane>("lanes");
     batch.num_lanes = lanes.bytes() / int64_t(sizeof(Lane));
     check(batch.num_lanes <= kMostRows, "there are too many lanes");
-    check(logits.bytes() == batch.num_lanes * vocab_size * int64_t(sizeof(float)), "logits must have a row for each lane");
+    check(logits.bytes() == batch.num_lanes * vocab_size * 4, "logits must have a row for each lane");
     batch.masks = masks.numbers<const uint32_t>("masks", batch.num_words);
     memory.history_width = history_width;
     memory.last_tokens = last_tokens.numbers<int64_t>("last_tokens");
@@ -195,12 +195,19 @@ PyObject* report_logprobs(PyObject*, PyObject* args) {
     check(vocab_size >= 1 && vocab_size <= INT32_MAX - kListPadding, "vocab_size is out of range");
     check(num_top >= 0 && num_top <= vocab_size, "num_top must be between 0 and the vocabulary's size");
     int64_t num_rows = targets.bytes() / 8;
-    report = {logits.numbers<float>("logits", vocab_size), targets.numbers<const int64_t>("targets"), num_rows, vocab_size,
-              num_top, chosen.numbers<float>("chosen"), rank.numbers<int64_t>("rank"),
-              top_ids.numbers<int64_t>("top_ids"), top_logprobs.numbers<float>("top_logprobs")};
+    report.logits = logits.numbers<float>("logits", vocab_size);
+    report.targets = targets.numbers<const int64_t>("targets");
+    report.num_rows = num_rows;
+    report.vocab_size = vocab_size;
+    report.num_top = num_top;
+    report.chosen = chosen.numbers<float>("chosen");
+    report.rank = rank.numbers<int64_t>("rank");
+    report.top_ids = top_ids.numbers<int64_t>("top_ids");
+    report.top_logprobs = top_logprobs.numbers<float>("top_logprobs");
     check(num_rows <= kMostRows, "there are too many rows");
     check(logits.bytes() == num_rows * vocab_size * 4, "logits must have a row for each target");
-    check(chosen.bytes() == num_rows * 4 && rank.bytes() == num_rows * 8, "chosen and rank must have a place for each row");
+    check(chosen.bytes() == num_rows * 4, "chosen must have a place for each row");
+    check(rank.bytes() == num_rows * 8, "rank must have a place for each row");
     check(top_ids.bytes() == num_rows * num_top * 8 && top_logprobs.bytes() == num_rows * num_top * 4,
           "top_ids and top_logprobs must have num_top places for each row");
     for (int64_t i = 0; i < num_rows; ++i) {

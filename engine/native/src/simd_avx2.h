@@ -61,6 +61,18 @@ inline float maximum(Floats x) {
   return _mm_cvtss_f32(_mm_max_ss(u, _mm_shuffle_ps(u, u, 1)));
 }
 
+// The Walsh-Hadamard transform of the sixteen, not normalised: sums where a bit is clear, differences where it is set.
+inline Floats hadamard(Floats x) {
+  auto within = [](__m256 y) {
+    auto step = [&y](__m256 swapped, __m256 signs) { y = _mm256_fmadd_ps(y, signs, swapped); };
+    step(_mm256_permute2f128_ps(y, y, 0x01), _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1));
+    step(_mm256_permute_ps(y, 0x4e), _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1));
+    step(_mm256_permute_ps(y, 0xb1), _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1));
+    return y;
+  };
+  return {within(_mm256_add_ps(x.a, x.b)), within(_mm256_sub_ps(x.a, x.b))};
+}
+
 inline Ints all_ints(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 inline Floats to_floats(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 inline Ints operator+(Ints x, Ints y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
@@ -78,8 +90,9 @@ inline void store_int8(int8_t* p, Ints x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
 
-// 2^n for whole n in -126 .. 127: the exponent field, made by hand.
+// x * 2^n for whole n, nothing below -126: the exponent field, made by hand.
 inline Floats times_power_of_two(Floats x, Floats n) {
+  n = larger(n, all(-127.0f));
   auto power = [](__m256 e) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(e), _mm256_set1_epi32(127)), 23));
   };

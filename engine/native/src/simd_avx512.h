@@ -34,6 +34,19 @@ inline Floats choose(uint32_t bits, Floats a, Floats b) { return {_mm512_mask_bl
 inline float sum(Floats a) { return _mm512_reduce_add_ps(a.v); }
 inline float maximum(Floats a) { return _mm512_reduce_max_ps(a.v); }
 
+// The Walsh-Hadamard transform of the sixteen, not normalised: sums where a bit is clear, differences where it is set.
+inline Floats hadamard(Floats a) {
+  auto step = [](__m512 swapped, __m512 x, __mmask16 negative) {
+    return _mm512_mask_sub_ps(_mm512_add_ps(swapped, x), negative, swapped, x);
+  };
+  __m512 x = a.v;
+  x = step(_mm512_shuffle_f32x4(x, x, 0x4e), x, 0xff00);
+  x = step(_mm512_shuffle_f32x4(x, x, 0xb1), x, 0xf0f0);
+  x = step(_mm512_permute_ps(x, 0x4e), x, 0xcccc);
+  x = step(_mm512_permute_ps(x, 0xb1), x, 0xaaaa);
+  return {x};
+}
+
 inline Ints all_ints(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline int32_t sum(Ints a) { return _mm512_reduce_add_epi32(a.v); }

@@ -252,8 +252,15 @@ void Stepper::Plan::layer(Worker& worker, int index) const {
 
   const AttendArgs attend{projected, size_t(dims.projected()), attended, size_t(dims.attended()), dims.num_heads, shape,
                           1.0f / std::sqrt(float(dims.head_dim)), dims.window, keys, values};
-  worker.phase(num_tasks, [&](int task) {
-    form->attend(attend, tasks[task], scratch + size_t(worker.id()) * scratch_bytes);
+  // A thread takes neighbouring tasks, whose keys lie together, when there are enough to go round.
+  const int together = num_tasks >= 8 * num_threads * dims.num_kv_heads ? dims.num_kv_heads : 1;
+  worker.phase(chunks_of(num_tasks, together), [&](int chunk) {
+    const int end = std::min(num_tasks, (chunk + 1) * together);
+    for (int task = chunk * together; task < end; ++task) {
+      const int likely = task + 1 < end ? task + 1 : end + (num_threads - 1) * together;
+      form->attend(attend, tasks[task], likely < num_tasks ? tasks + likely : nullptr,
+                   scratch + size_t(worker.id()) * scratch_bytes);
+    }
   });
   if (num_merges > 0) {
     worker.phase(num_merges, [&](int merge) { form->merge(attend, merges[merge], merges[merge].num_spans); });
