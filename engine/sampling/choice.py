@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import torch
 
 from engine.sampling.logprobs import Logprobs
 from engine.sampling.plan import BatchPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleLane:
+class SampleLane(
+    msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False
+):  # made for every token: structs are quick
     """One row of a step that wants a token.
 
     Attributes:

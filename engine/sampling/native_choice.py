@@ -94,6 +94,6 @@ def _parameters(row: int, state: RowState, vocab_size: int) -> tuple[int | float
         -1 if state.history_slot is None else state.history_slot,
         state.history_base,
         *(state.kept_mass, params.min_p, params.temperature),
-        *(params.repetition_penalty, params.presence_penalty, params.frequency_penalty),
+        *(state.repetition, params.presence_penalty, params.frequency_penalty),
         *(state.is_greedy, -1),
     )

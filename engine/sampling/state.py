@@ -77,6 +77,11 @@ class RowState:
         return min(self.params.top_k or vocab_size, vocab_size)
 
     @property
+    def repetition(self) -> float:
+        """The repetition penalty, within what float32 can divide and multiply by."""
+        return min(max(self.params.repetition_penalty, 1e-30), 1e30)
+
+    @property
     def kept_mass(self) -> float:
         """What `top_p` keeps, infinite for all: a sum of all probabilities may round to less than 1."""
         return self.params.top_p if self.params.top_p < 1.0 else math.inf

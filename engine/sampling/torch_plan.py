@@ -147,7 +147,7 @@ class _Builder:
             counts_slots=self._ints(row.counts_slot or 0 for row in rows),
             history_slots=self._ints(row.history_slot or 0 for row in rows),
             history_bases=tuple(row.history_base for row in rows),
-            repetition=self._floats(row.params.repetition_penalty for row in rows)[:, None],
+            repetition=self._floats(row.repetition for row in rows)[:, None],
             presence=self._floats(row.params.presence_penalty for row in rows)[:, None],
             frequency=self._floats(row.params.frequency_penalty for row in rows)[:, None],
         )

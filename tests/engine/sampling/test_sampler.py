@@ -182,6 +182,15 @@ def test_an_allowed_token_is_chosen_even_where_the_model_gives_nothing() -> None
         assert pick(Situation(params=params, allowed_by_mask=[77]), line) == 77
 
 
+@pytest.mark.parametrize("penalty", [5e-324, 1e-60, 1e60, 1.7e308])
+def test_a_repetition_penalty_beyond_float32_still_chooses_what_it_means(penalty: float) -> None:
+    for temperature in (0.0, 1.0):
+        params = SamplingParams(max_tokens=9, temperature=temperature, repetition_penalty=penalty)
+        params.validate(V)
+        now = Situation(params=params, prompt_ids=[7], output_ids=[7, 7])
+        assert (pick(now, one_line(t7=5, t4=40)) == 7) == (penalty < 1)
+
+
 def test_a_token_mask_and_allowed_ids_hold_together() -> None:
     now = Situation(params=greedy(allowed_token_ids=(3, 4, 149)), allowed_by_mask=[5, 4, 149])
     assert pick(now, one_line(t3=9, t5=9, t149=2)) == 149
