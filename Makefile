@@ -52,7 +52,7 @@ pytest: dev model ## The test suite, documented examples included
 docs: dev ## Write the generated tables of docs/ anew
 	$(BIN)/python -m docs.generate
 
-bench: dev model ## Measure everything that docs/performance.md shows; takes about ten minutes
+bench: dev model ## Measure everything that docs/performance.md shows; takes about half an hour, longer the first time
 	$(BIN)/python -m loadtests.compare --model $(MODEL) --json loadtests/results/compare.json
 	$(BIN)/python -m loadtests.prefix --model $(MODEL) --json loadtests/results/prefix.json
 	$(BIN)/python -m loadtests.pool --model $(MODEL) --json loadtests/results/pool.json
@@ -60,6 +60,12 @@ bench: dev model ## Measure everything that docs/performance.md shows; takes abo
 	$(BIN)/python -m loadtests.idle_streams --model $(MODEL) --json loadtests/results/idle_streams.json
 	$(BIN)/python -m loadtests.run --model $(MODEL) --json loadtests/results/run.json
 	$(BIN)/python -m loadtests.offline --model $(MODEL) --json loadtests/results/offline.json
+	$(BIN)/python -m loadtests.offline --model $(MODEL) --weights int8 --json loadtests/results/offline-int8.json
+	$(BIN)/python -m loadtests.busy --model $(MODEL) --json loadtests/results/busy.json
+	$(BIN)/python -m loadtests.busy --model $(MODEL) --weights int8 --json loadtests/results/busy-int8.json
+	@# Peers are an extra: where llama.cpp cannot be built it says so, and the rest is published.
+	-$(BIN)/python -m loadtests.peers --model $(MODEL) --json loadtests/results/peers.json
+	-$(BIN)/python -m loadtests.peers --http --model $(MODEL) --json loadtests/results/peers_http.json
 	$(BIN)/python -m docs.generate
 
 format: dev ## Rewrite the code in the project's format

@@ -13,7 +13,10 @@ from docs.pages import ROOT
 RESULTS = ROOT / "loadtests" / "results"
 
 HEADINGS: Mapping[str, str] = {
+    "peers": "Beside llama.cpp and OpenVINO GenAI",
+    "peers_http": "Beside llama-server, over HTTP",
     "compare": "Beside `transformers`",
+    "busy": "Beside a busy process, and left alone",
     "prefix": "The prefix cache",
     "pool": "The KV pool when it is full",
     "http_overhead": "What HTTP adds",

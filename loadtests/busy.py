@@ -39,9 +39,8 @@ def busy_processes(number: int) -> Iterator[list[int]]:
     with contextlib.ExitStack() as stack:
         pids = []
         for _ in range(number):
-            process = stack.enter_context(
-                subprocess.Popen([sys.executable, "-S", "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
-            )
+            command = [sys.executable, "-S", "-c", "print(flush=True)\nwhile True: pass"]
+            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
             stack.callback(process.kill)
             assert process.stdout is not None
             process.stdout.readline()  # it has begun

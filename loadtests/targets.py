@@ -68,8 +68,14 @@ MIN_BUSY_RATIO = 0.6
 """Of the quiet speed, beside one process that uses a whole core."""
 
 
+DECODE_CONTEXT = 128
+"""Tokens of each sequence that decoding starts from; of other contexts nothing is asked."""
+
+
 def ask_for(shape: Shape, weights: str, peer: str) -> Ask | None:
     """The row that a comparison belongs to, or None."""
+    if shape.phase == "decode" and shape.num_prompt != DECODE_CONTEXT:
+        return None
     size = shape.width if shape.phase == "decode" else shape.num_prompt
     for ask in ASKS:
         if (ask.phase, ask.size, ask.weights, ask.peer) == (shape.phase, size, weights, peer):

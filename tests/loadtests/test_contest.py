@@ -79,6 +79,7 @@ def test_every_ask_belongs_to_one_comparison() -> None:
     ask = ask_for(Shape(phase="decode", width=8, num_prompt=128, num_output=64), "int8", "Q4_1")
     assert ask is not None
     assert (ask.ratio, ask.aim) == (3.0, 900)
+    assert ask_for(Shape(phase="decode", width=8, num_prompt=64, num_output=64), "int8", "Q4_1") is None
 
 
 @pytest.mark.parametrize(

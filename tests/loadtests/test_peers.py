@@ -11,6 +11,7 @@ import pytest
 from loadtests import peers
 from loadtests.contest import Shape
 from loadtests.peers_field import llama_kinds, pairings
+from loadtests.targets import DECODE_CONTEXT
 from tests.loadtests.fake_peers import (
     DECODE_RATE,
     GIGABYTES_PER_S,
@@ -66,7 +67,8 @@ def test_every_shape_is_measured_against_every_peer(arguments: list[str], tmp_pa
 
 
 def test_a_row_says_what_was_asked_of_it(arguments: list[str], tmp_path: Path) -> None:
-    row = run(arguments, tmp_path / "peers.json")["comparisons"][0]
+    long = ["--widths", "1", "--prompt", str(DECODE_CONTEXT), "--prefill", "--rounds", "1"]
+    (row,) = run([*arguments, *long], tmp_path / "peers.json")["comparisons"]
     assert (row["asked_ratio"], row["aim_tokens_per_s"]) == (1.7, 95)
 
 
