@@ -1,6 +1,10 @@
 // Which forms this build has and this processor can run.
 
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "form.h"
 
@@ -28,6 +32,19 @@ bool has_avx512bf16() {
   return has_avx512vnni() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5));
 }
 
+// Tiles must be asked for: the kernel makes room for them in a thread's state only then (x86/xstate.rst, XFEATURE 18).
+bool has_amx() {
+#if defined(__linux__)
+  unsigned a, b, c, d;
+  if (!has_avx512bf16() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  const bool bf16 = d & (1u << 22), tile = d & (1u << 24), int8 = d & (1u << 25);
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return bf16 && tile && int8 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 struct Candidate {
   bool (*runs)();
   const Form& (*form)();
@@ -35,6 +52,9 @@ struct Candidate {
 
 // Best first. The build says what its compiler could not make.
 constexpr Candidate kCandidates[] = {
+#ifndef WYE_NO_AMX
+    {has_amx, form_amx},
+#endif
 #ifndef WYE_NO_AVX512BF16
     {has_avx512bf16, form_avx512bf16},
 #endif

@@ -5,10 +5,12 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <cstring>
 #include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "model.h"
@@ -33,15 +35,19 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 
   bool take(PyObject* object, bool writable) {
-    return PyObject_GetBuffer(object, &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) == 0;
+    return PyObject_GetBuffer(object, &view, PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)) == 0;
   }
-  // Bytes of whole values of T, aligned for them; throws std::invalid_argument.
+  // Its values if they are of T's kind and size, aligned; throws std::invalid_argument.
   template <class T>
   T* values(const char* name, size_t* count) const {
-    const bool aligned = reinterpret_cast<uintptr_t>(view.buf) % alignof(T) == 0;
-    if (view.len % Py_ssize_t(sizeof(T)) != 0 || !aligned)
-      throw std::invalid_argument(std::string(name) + " must hold whole, aligned values of " +
-                                  std::to_string(sizeof(T)) + " bytes");
+    const std::string format = view.format == nullptr ? "B" : view.format;  // letters of Python's struct module
+    constexpr bool kFloats = std::is_floating_point_v<T>;
+    const char* letters = kFloats ? "fd" : "?bBhHiIlLqQ";
+    if (format.size() != 1 || std::strchr(letters, format[0]) == nullptr || view.itemsize != Py_ssize_t(sizeof(T)))
+      throw std::invalid_argument(std::string(name) + " must hold " + (kFloats ? "floats" : "integers") + " of " +
+                                  std::to_string(sizeof(T)) + " bytes, got format " + format);
+    if (reinterpret_cast<uintptr_t>(view.buf) % alignof(T) != 0)
+      throw std::invalid_argument(std::string(name) + " must be aligned to " + std::to_string(alignof(T)) + " bytes");
     *count = size_t(view.len) / sizeof(T);
     return static_cast<T*>(view.buf);
   }
