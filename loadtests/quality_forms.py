@@ -39,6 +39,12 @@ def _torch(dtype: torch.dtype) -> Callable[[Checkpoint], StepModel]:
     return lambda checkpoint: load_model(checkpoint, device=CPU, dtype=dtype)
 
 
+def _q8_0() -> Numbers:
+    """What llama.cpp calls Q8_0."""
+    rounding = int8(32, torch.float16)
+    return Numbers(weights=rounding, inputs=rounding, embedding=rounding)
+
+
 def _native(*, int8: bool) -> Callable[[Checkpoint], StepModel]:
     def opened(checkpoint: Checkpoint) -> StepModel:
         from engine.native.decoder import load_native  # only where its module is known to load
@@ -88,7 +94,7 @@ FORMS: Mapping[str, Form] = {
     "simulated-q8_0": Form(
         label="simulated: Q8_0 class, int8 weights and inputs, a float16 scale per 32",
         kv_dtype=torch.float32,
-        open=_simulated(Numbers(weights=int8(32, torch.float16), inputs=int8(32, torch.float16))),
+        open=_simulated(_q8_0()),
     ),
     "simulated-w8a16": Form(
         label="simulated: int8 weights, a scale per row, bfloat16 inputs",

@@ -89,12 +89,14 @@ class Numbers:
     """A number format.
 
     Attributes:
-        weights: Of matrices, embedding and head included, along their inputs.
+        weights: Of matrices, the head included, along their inputs.
         inputs: Of what is multiplied by a matrix.
+        embedding: Of the rows that tokens are looked up in.
     """
 
     weights: Rounding
     inputs: Rounding
+    embedding: Rounding = bfloat16
 
 
 class SimulatedDecoder:
@@ -111,8 +113,8 @@ class SimulatedDecoder:
         self._backend = select_backend("cpu", "cpu")
         self._rotary = Rotary(config, torch.device("cpu"))
         self._norm = weights.norm
-        self._embedding = numbers.weights(weights.embedding)
-        self._head = self._embedding if config.tied_embeddings else numbers.weights(weights.head)
+        self._embedding = numbers.embedding(weights.embedding)
+        self._head = numbers.weights(weights.head)
         self._layers = weights.layers
         for layer in self._layers:
             for name in ("qkv", "output", "gate_up", "down"):
