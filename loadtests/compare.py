@@ -7,92 +7,35 @@ over rounds, ratios are medians of the rounds' own ratios.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from loadtests.driver import BatchTiming, EngineDriver, PromptSource
+from loadtests.contest import BatchContestant, Rates, Shape, compete, shapes
+from loadtests.driver import EngineDriver, PromptSource
 from loadtests.models import locate
 from loadtests.offline import add_engine_options, engine_config
 from loadtests.results import report
 from loadtests.tables import Table
 from loadtests.transformers_peer import TransformersPeer
 
-Run = Callable[[Sequence[Sequence[int]], int], BatchTiming]
+OURS, PEER = "Wye", "transformers"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
-    """What both are asked to do, and which number is compared.
-
-    Attributes:
-        label: For the table.
-        width: Sequences together.
-        num_prompt, num_output: Tokens of each.
-        value: The rate that is compared, in tokens per second.
-    """
-
-    label: str
-    width: int
-    num_prompt: int
-    num_output: int
-    value: Callable[[BatchTiming], float | None]
-
-
-def cases(widths: Sequence[int], num_prompt: int, num_output: int, prefills: Sequence[int]) -> list[Case]:
-    """Decode at each width, then one prompt of each length alone."""
-    decode = [
-        Case(
-            label=f"decode, width {width}",
-            width=width,
-            num_prompt=num_prompt,
-            num_output=num_output,
-            value=lambda batch: batch.decode_tokens_per_s,
-        )
-        for width in widths
-    ]
-    prefill = [
-        Case(
-            label=f"prefill, {length} tokens",
-            width=1,
-            num_prompt=length,
-            num_output=1,
-            value=lambda batch: batch.prefill_tokens_per_s,
-        )
-        for length in prefills
-    ]
-    return decode + prefill
-
-
-def measure(case: Case, ours: Run, peer: Run, prompts: PromptSource, rounds: int) -> dict[str, Any]:
-    """Both on the same prompts, `rounds` times, taking turns in going first.
-
-    Raises:
-        ValueError: The answers are too short for the rate to exist.
-    """
-    rates: dict[str, list[float]] = {"ours": [], "peer": []}
-    for turn in range(rounds):
-        batch = prompts.draw(case.width, case.num_prompt)
-        order = [("ours", ours), ("peer", peer)]
-        for name, run in order if turn % 2 == 0 else reversed(order):
-            rate = case.value(run(batch, case.num_output))
-            if rate is None:
-                raise ValueError(f"{case.label}: {case.num_output} tokens are too few to measure decoding")
-            rates[name].append(rate)
+def case_row(shape: Shape, rates: Rates) -> dict[str, Any]:
+    """What a shape brought, as JSON values."""
     return {
-        "case": case.label,
-        "width": case.width,
-        "prompt_tokens": case.num_prompt,
-        "output_tokens": case.num_output,
-        "ours_tokens_per_s": statistics.median(rates["ours"]),
-        "peer_tokens_per_s": statistics.median(rates["peer"]),
-        "ratio": statistics.median(a / b for a, b in zip(rates["ours"], rates["peer"], strict=True)),
-        "rounds": rates,
+        "case": shape.label,
+        "width": shape.width,
+        "prompt_tokens": shape.num_prompt,
+        "output_tokens": shape.num_output,
+        "ours_tokens_per_s": rates.median(OURS),
+        "peer_tokens_per_s": rates.median(PEER),
+        "ratio": rates.ratio(OURS, PEER),
+        "rounds": {"ours": rates.by_name[OURS], "peer": rates.by_name[PEER]},
     }
 
 
@@ -122,12 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     peer_dtype = "bfloat16" if info.dtype == "int8" else info.dtype  # it has no int8 of its own
     peer = TransformersPeer(path, getattr(torch, peer_dtype), info.device)
     prompts = PromptSource(info.vocab_size, options.seed)
-    for run in (driver.run, peer.run):
-        run(prompts.draw(2, 64), 8)
-    rows = []
-    for case in cases(options.widths, options.prompt, options.output, options.prefill):
-        rows.append(measure(case, driver.run, peer.run, prompts, options.rounds))
-        print(f"{case.label}: {rows[-1]['ratio']:.2f} x transformers", flush=True)
+    contestants = [
+        BatchContestant(name=name, run=run, prompts=prompts) for name, run in ((OURS, driver.run), (PEER, peer.run))
+    ]
+    for contestant in contestants:
+        contestant.run(prompts.draw(2, 64), 8)
+    todo = shapes(options.widths, options.prompt, options.output, options.prefill)
+    rates = compete(dict.fromkeys(todo, contestants), options.rounds)
+    rows = [case_row(shape, of_shape) for shape, of_shape in rates.items()]
     table = Table(
         title=f"{options.model}, {info.dtype}, {info.device}: tokens per second, medians of {options.rounds} rounds",
         headers=["case", "Wye", f"transformers, {peer_dtype}", "ratio"],

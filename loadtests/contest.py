@@ -104,18 +104,19 @@ class Rates:
 
 
 def compete(
-    entries: Mapping[Shape, Sequence[Contestant]], rounds: int, before_round: Callable[[], None]
+    entries: Mapping[Shape, Sequence[Contestant]], rounds: int, before_round: Callable[[], None] | None = None
 ) -> dict[Shape, Rates]:
     """Every contestant on every shape it is entered for, `rounds` times; the order is turned round every time.
 
     Args:
         entries: Who does what.
         rounds: Medians are taken over as many.
-        before_round: Called before each.
+        before_round: Called before each, if given.
     """
     rates = {shape: Rates() for shape in entries}
     for turn in range(rounds):
-        before_round()
+        if before_round is not None:
+            before_round()
         for shape, contestants in entries.items():
             for contestant in contestants if turn % 2 == 0 else reversed(contestants):
                 rate = contestant.rate(shape)

@@ -113,34 +113,3 @@ def test_decoding_counts_only_while_all_sequences_decode() -> None:
 
 def test_answers_too_short_to_overlap_have_no_decode_rate() -> None:
     assert timing([1, 2], [3, 4]).decode_tokens_per_s is None
-
-
-class Recorder:
-    """Pretends to generate; notes the order of calls."""
-
-    def __init__(self, name: str, calls: list[str], step_s: float) -> None:
-        self._name = name
-        self._calls = calls
-        self._step_s = step_s
-
-    def __call__(self, prompts: Sequence[Sequence[int]], num_output: int) -> BatchTiming:
-        self._calls.append(self._name)
-        times = [self._step_s * (1 + position) for position in range(num_output)]
-        return timing(*(times for _ in prompts))
-
-
-def test_ours_and_the_peer_take_turns_in_going_first() -> None:
-    calls: list[str] = []
-    (case,) = compare.cases([2], 8, 6, [])
-    ours, peer = Recorder("ours", calls, 0.5), Recorder("peer", calls, 1.0)
-    result = compare.measure(case, ours, peer, PromptSource(512), rounds=3)
-    assert calls == ["ours", "peer", "peer", "ours", "ours", "peer"]
-    assert result["ratio"] == pytest.approx(2.0)
-    assert result["ours_tokens_per_s"] == pytest.approx(4.0)
-
-
-def test_too_few_tokens_to_compare_are_refused() -> None:
-    (case,) = compare.cases([1], 8, 1, [])
-    run = Recorder("either", [], 1.0)
-    with pytest.raises(ValueError, match="too few"):
-        compare.measure(case, run, run, PromptSource(512), rounds=1)
