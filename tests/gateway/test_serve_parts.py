@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,6 +117,12 @@ def test_the_banner_shows_where_what_and_how() -> None:
         "2 gateway workers",
     ):
         assert part in text
+
+
+def test_the_banner_says_what_computes_a_step() -> None:
+    native = structs.replace(INFO, step="native avx512bf16", dtype="int8", attention_backend="native")
+    assert "bfloat16 on cpu, torch step (attention cpu)" in banner().text()
+    assert "int8 on cpu, native step (avx512bf16)" in banner(info=native).text()
 
 
 def test_the_pasted_lines_are_valid_whatever_the_model_is_called() -> None:
