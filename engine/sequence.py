@@ -102,7 +102,8 @@ class Sequence:
     @property
     def num_pending(self) -> int:
         """Tokens of the history that are yet to be given to a step."""
-        return min(self.num_tokens, self.num_to_compute) - self.num_scheduled
+        num_tokens = len(self.token_ids) + self.num_in_flight
+        return (num_tokens if num_tokens < self.num_to_compute else self.num_to_compute) - self.num_scheduled
 
     @property
     def output_ids(self) -> TokenList[int]:

@@ -18,9 +18,7 @@ from engine.attention.tables import LaneTables, flatten
 from engine.kv.storage import KVStorage
 
 
-class LaneLayout(
-    msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False
-):  # made in every step: structs are quick
+class LaneLayout(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """Where each lane's tokens lie, on the host.
 
     Attributes:

@@ -130,12 +130,10 @@ class KVManager:
         num_full = num_tokens // self.page_size
         return BlockTable(root=table.root, pages=pages, keys=table.keys[:num_full])
 
-    def is_writable(self, table: BlockTable, start: int, stop: int) -> bool:
-        """True if positions start..stop-1 lie in pages that the table has to itself: there is nothing to reserve."""
-        last = self.pages_for(stop)
-        if last > len(table.pages):
-            return False
-        return all(self._pool.refs(table.pages[index]) == 1 for index in range(start // self.page_size, last))
+    def owns(self, table: BlockTable, position: int) -> bool:
+        """True if a position lies in a page that the table has to itself: reserving it alone would change nothing."""
+        index = position // self.page_size
+        return index < len(table.pages) and self._pool.refs(table.pages[index]) == 1
 
     def can_reserve(self, table: BlockTable, start: int, stop: int) -> bool:
         """True if `reserve` would succeed."""

@@ -17,7 +17,7 @@ from engine.models.step import StepModel
 from engine.runner.device_thread import DeviceThread
 from engine.runner.inputs import InputStager, StagedStep
 from engine.runner.readout import StepResults, fetch, lane_results
-from engine.sampling.sampler import Logprobs, SampledTokens, Sampler, gather_logprobs
+from engine.sampling.sampler import Logprobs, SampledTokens, Sampler
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import Batch, LaneResult
 
@@ -33,6 +33,7 @@ class ModelRunner:
         storage: K and V.
         state: Rows of device state, as many as sequences may run.
         num_threads: Threads of one operation on a CPU; None leaves torch's choice.
+        team: Threads that native sampling spreads over; see `Sampler`.
     """
 
     def __init__(
@@ -42,11 +43,12 @@ class ModelRunner:
         storage: KVStorage,
         state: SamplerState,
         num_threads: int | None = None,
+        team: object | None = None,
     ) -> None:
         self._model = model
         self._storage = storage
         self._state = state
-        self._sampler = Sampler(state)
+        self._sampler = Sampler(state, team=team)
         self._stager = InputStager(storage)
         self._thread = DeviceThread(num_threads)
 
@@ -92,7 +94,7 @@ class ModelRunner:
 
     def _score_prompts(self, staged: StagedStep, logits: torch.Tensor) -> list[Logprobs]:
         return [
-            gather_logprobs(
+            self._sampler.gather_logprobs(
                 logits[readout.first : readout.last],
                 torch.tensor(readout.targets, dtype=torch.int64, device=logits.device),
                 readout.num_top,

@@ -12,9 +12,7 @@ from engine.sampling.logprobs import Logprobs
 from engine.sampling.plan import BatchPlan
 
 
-class SampleLane(
-    msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False
-):  # made for every token: structs are quick
+class SampleLane(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One row of a step that wants a token.
 
     Attributes:

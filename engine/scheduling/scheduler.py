@@ -167,10 +167,10 @@ class Scheduler:
             return 0
         assert sequence.table is not None
         start, stop = sequence.num_scheduled, sequence.num_scheduled + count
-        num_preempted = 0
-        if self.kv.is_writable(sequence.table, start, stop):
+        if count == 1 and self.kv.owns(sequence.table, start):
             self._append_lane(batch, sequence, count, copies=())
             return 0
+        num_preempted = 0
         while not self.kv.can_reserve(sequence.table, start, stop):
             victim = preemption_victim(self._roster.running)
             self._preempt(batch, victim)
@@ -248,7 +248,9 @@ class Scheduler:
         return sequence.num_prompt - 1
 
     def _chunk(self, sequence: Sequence, budget: int) -> int:
-        count = min(sequence.num_pending, budget)
+        count = sequence.num_pending
+        if count > budget:
+            count = budget
         if count > PROMPT_READOUT_CHUNK and sequence.wants_prompt_logprobs:
             return PROMPT_READOUT_CHUNK
         return count

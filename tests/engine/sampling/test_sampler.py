@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -330,7 +331,7 @@ def test_logits_that_do_not_fit_are_refused(logits: torch.Tensor, message: str) 
 
 def test_a_mask_of_the_wrong_size_is_refused_before_any_work() -> None:
     bench = Bench([Situation(params=greedy(presence_penalty=1.0))])
-    lane = replace(bench.lane(0), token_mask=torch.zeros(4, dtype=torch.int32))
+    lane = msgspec.structs.replace(bench.lane(0), token_mask=torch.zeros(4, dtype=torch.int32))
     with pytest.raises(ValueError, match="token_mask"):
         bench.sampler.sample(torch.zeros((1, V)), [lane])
     assert bench.state.counts.rows.count_nonzero() == 0
