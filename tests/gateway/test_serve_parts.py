@@ -10,9 +10,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.banner import Banner
 from gateway.children import describe_exit
