@@ -21,7 +21,7 @@ constexpr TileConfig kProductTiles = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}
 constexpr TileConfig kAttendTiles = {1, 0, {}, {64, 64, 64, 64, 64, 64, 32, 64}, {16, 16, 16, 16, 16, 16, 16, 8}};
 
 constexpr int kTileBytes = 1024;
-constexpr int kFewRows = 8;  // below, int8 goes through vectors
+constexpr int kFewRows = 24;  // below, scaling what leaves a tile costs more than vectors that need no tile: int8 skips it
 
 inline void fetch_tile(const uint8_t* place) {
   for (int at = 0; at < kTileBytes; at += 64) prefetch(place + 4 * kTileBytes + at);
