@@ -136,9 +136,10 @@ void edit_logits(Team* team, const SamplingForm& form, const Batch& batch, const
     const Lane& lane = batch.lanes[i];
     if (lane.counts_slot >= 0) longest = std::max(longest, lane.history_base + lane.num_output);
   }
+  team = worth_calling(team, batch.num_lanes, batch.num_lanes * size);
   int num_workers = team == nullptr ? 1 : team->size();
   std::unique_ptr<float[]> values(new float[longest * num_workers]);
-  spread(team, int(batch.num_lanes), batch.num_lanes * size, [&](int i, int worker) {
+  spread(team, int(batch.num_lanes), [&](int i, int worker) {
     const Lane& lane = batch.lanes[i];
     float* row = batch.logits + i * size;
     if (!form.is_sane(row, size)) make_sane(row, size);
@@ -151,16 +152,18 @@ void edit_logits(Team* team, const SamplingForm& form, const Batch& batch, const
 void choose_tokens(Team* team, const SamplingForm& form, const Batch& batch, const Memory& memory, int64_t* tokens) {
   std::vector<Part> parts = cut(batch);
   std::vector<Best> found(parts.size());
-  int64_t cost = 0;
-  std::vector<RowScratch> scratch;
+  int64_t num_tokens = 0;
+  bool any_truncated = false;
   for (const Part& part : parts) {
     const Lane& lane = batch.lanes[part.lane];
-    cost += part.size * (lane.is_greedy ? 1 : 2);  // noise takes about as long as the memory does
-    bool truncated = !lane.is_greedy && !keeps_all(lane, batch.vocab_size);
-    if (truncated && scratch.empty()) scratch = make_scratch(team, batch.vocab_size);
+    num_tokens += part.size * (lane.is_greedy ? 1 : 2);  // noise takes about as long as the memory does
+    any_truncated |= !lane.is_greedy && !keeps_all(lane, batch.vocab_size);
   }
+  team = worth_calling(team, int64_t(parts.size()), num_tokens);
+  std::vector<RowScratch> scratch;
+  if (any_truncated) scratch = make_scratch(team, batch.vocab_size);
   auto scratch_of = [&](int worker) { return scratch.empty() ? nullptr : &scratch[worker]; };
-  spread(team, int(parts.size()), cost, [&](int i, int worker) {
+  spread(team, int(parts.size()), [&](int i, int worker) {
     mask_part(form, batch, parts[i]);
     found[i] = choose_in(form, batch, parts[i], scratch_of(worker));
   });

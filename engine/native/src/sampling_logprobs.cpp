@@ -62,9 +62,9 @@ void report_row(const SamplingForm& form, const Report& report, int64_t index, R
 }  // namespace
 
 void report_logprobs(Team* team, const SamplingForm& form, const Report& report) {
+  team = worth_calling(team, report.num_rows, 3 * report.num_rows * report.vocab_size);
   std::vector<RowScratch> scratch = make_scratch(team, report.vocab_size);
-  spread(team, int(report.num_rows), 3 * report.num_rows * report.vocab_size,
-         [&](int i, int worker) { report_row(form, report, i, scratch[worker]); });
+  spread(team, int(report.num_rows), [&](int i, int worker) { report_row(form, report, i, scratch[worker]); });
 }
 
 }  // namespace wye

@@ -39,17 +39,21 @@ class RowScratch {
   TokenList list_;
 };
 
+// One for each thread of a team; for one thread if there is none.
 std::vector<RowScratch> make_scratch(const Team* team, int64_t vocab_size);
 
 // Replaces +inf by a large number and NaN by -inf.
 void make_sane(float* row, int64_t size);
 
-// Runs body(chunk, worker) for all chunks; alone where calling the team would take longer than the work.
-// `num_tokens`: how many tokens all chunks look at.
+// The team, or null where calling it would take longer than the work. `num_tokens`: how many all chunks look at.
+inline Team* worth_calling(Team* team, int64_t num_chunks, int64_t num_tokens) {
+  return num_chunks > 1 && num_tokens >= 1 << 18 ? team : nullptr;
+}
+
+// Runs body(chunk, worker) for all chunks; in the caller's thread without a team.
 template <class Body>
-void spread(Team* team, int num_chunks, int64_t num_tokens, Body&& body) {
-  constexpr int64_t kWorthCalling = 1 << 18;
-  if (team != nullptr && num_chunks > 1 && num_tokens >= kWorthCalling) {
+void spread(Team* team, int num_chunks, Body&& body) {
+  if (team != nullptr) {
     team->for_each(num_chunks, body);
   } else {
     for (int chunk = 0; chunk < num_chunks; ++chunk) body(chunk, 0);
