@@ -5,14 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
+
+import pytest
 
 from engine.build import build_loop
-from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig
+from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig, WeightFormat
 from engine.loop import EngineLoop
+from engine.native.library import native_status
 from engine.request import GenerateRequest, TokenEvent
 from engine.sampling.params import SamplingParams
 
 Outputs = dict[tuple[str, int], list[int]]
+
+ScoredOutputs = dict[tuple[str, int], list[tuple[int, float]]]
+"""Tokens with their log-probabilities."""
+
+Step = Literal["torch", "native", "int8"]
+"""What computes: torch in float32, the native step in bfloat16, or the native step with int8 weights."""
+
+_FORMATS: dict[Step, WeightFormat] = {"torch": "float32", "native": "bfloat16", "int8": "int8"}
+
+needs_native = pytest.mark.skipif(not native_status().available, reason=f"no native step: {native_status().reason}")
+
+NATIVE_STEPS = [pytest.param("native", marks=needs_native), pytest.param("int8", marks=needs_native)]
+
+STEPS = [pytest.param("torch"), *NATIVE_STEPS]
 
 
 @contextmanager
@@ -26,23 +44,27 @@ def open_loop(
     max_num_seqs: int = 16,
     overlap: bool = True,
     attention: str = "auto",
-    weights: str = "float32",
+    step: Step = "torch",
+    weights: WeightFormat | None = None,
     device: str = "cpu",
+    num_threads: int = 1,
 ) -> Iterator[EngineLoop]:
-    """An engine, on a CPU with one thread, closed afterwards with its books checked."""
+    """An engine, on a CPU with one thread, closed afterwards with its books checked; `weights` is up to the step."""
     loop = build_loop(
         EngineConfig(
             model=str(model),
             device=device,
-            weights="bfloat16" if weights == "bfloat16" else "float32",
+            weights=weights or _FORMATS[step],
+            step="torch" if step == "torch" else "native",
             attention=attention,
             seed=0,
             check_integrity=True,
             kv=KVConfig(num_pages=num_pages, page_size=page_size, prefix_cache=prefix_cache),
             scheduling=SchedulingConfig(max_num_seqs=max_num_seqs, max_batch_tokens=max_batch_tokens, overlap=overlap),
-            parallel=ParallelConfig(num_threads=1),
+            parallel=ParallelConfig(num_threads=num_threads),
         )
     )
+    assert loop.info.step.split()[0] == ("torch" if step == "torch" else "native")
     try:
         yield loop
         loop.check_integrity()
@@ -62,6 +84,7 @@ def request(
     top_k: int = 0,
     ignore_eos: bool = True,
     frequency_penalty: float = 0.0,
+    logprobs: int | None = None,
 ) -> GenerateRequest:
     """A request over token ids."""
     params = SamplingParams(
@@ -72,18 +95,29 @@ def request(
         top_k=top_k,
         ignore_eos=ignore_eos,
         frequency_penalty=frequency_penalty,
+        logprobs=logprobs,
     )
     return GenerateRequest(request_id=name, prompt_ids=list(prompt_ids), sampling=params, n=n)
 
 
 def run(loop: EngineLoop, requests: Sequence[GenerateRequest]) -> Outputs:
     """Submits all at once and steps until they have ended."""
+    return collect(run_events(loop, requests))
+
+
+def run_scored(loop: EngineLoop, requests: Sequence[GenerateRequest]) -> ScoredOutputs:
+    """The same for requests that ask for log-probabilities."""
+    return collect_scored(run_events(loop, requests))
+
+
+def run_events(loop: EngineLoop, requests: Sequence[GenerateRequest]) -> list[TokenEvent]:
+    """Submits all at once and returns everything that is told until they have ended."""
     events: list[TokenEvent] = []
     for each in requests:
         loop.submit(each)
     while loop.has_work:
         events += loop.step()
-    return collect(events)
+    return events
 
 
 def collect(events: Sequence[TokenEvent]) -> Outputs:
@@ -92,4 +126,14 @@ def collect(events: Sequence[TokenEvent]) -> Outputs:
     for event in events:
         assert event.error is None
         outputs.setdefault((event.request_id, event.index), []).extend(event.token_ids)
+    return outputs
+
+
+def collect_scored(events: Sequence[TokenEvent]) -> ScoredOutputs:
+    """Tokens and log-probabilities by request and index."""
+    outputs: ScoredOutputs = {}
+    for event in events:
+        assert event.error is None
+        scored = zip(event.token_ids, (each.logprob for each in event.logprobs), strict=True)
+        outputs.setdefault((event.request_id, event.index), []).extend(scored)
     return outputs
