@@ -45,20 +45,13 @@ inline float power_of_two(float x) {
   return out[0];
 }
 
-// Tiles of one block of keys, wherever they lie.
+// Tiles of one block of keys, wherever they lie; no processor looks ahead to the next ones by itself.
 struct BlockTiles {
   const uint16_t* keys[kBlockTiles];
   const uint16_t* values[kBlockTiles];
   int count;
   int last_keys;  // valid keys of the last tile
 };
-
-// Asks for tiles that are needed soon; they lie all over memory, where no processor looks ahead by itself.
-inline void fetch_tiles(const uint16_t* const* tiles, int count, int width) {
-  const int bytes = kTile * width * int(sizeof(uint16_t));
-  for (int tile = 0; tile < count; ++tile)
-    for (int at = 0; at < bytes; at += 64) prefetch(reinterpret_cast<const char*>(tiles[tile]) + at);
-}
 
 // Makes a tile from pages that keep tokens one after the other.
 inline void gather_tile(const AttendArgs& args, const AttendTask& task, int first_key, int num_keys, int width,
@@ -81,7 +74,7 @@ inline BlockTiles find_tiles(const AttendArgs& args, const AttendTask& task, int
   const PageShape& shape = args.shape;
   BlockTiles tiles;
   tiles.count = 0;
-  tiles.last_keys = 0;
+  tiles.last_keys = kTile;
   for (int key = first_key; key < end && tiles.count < kBlockTiles; key += kTile, ++tiles.count) {
     size_t page = size_t(task.pages[key / shape.page_size]) * shape.page_values();
     size_t place = page + (size_t(task.kv_head) * shape.page_size + key % shape.page_size) * shape.head_dim;
@@ -141,8 +134,8 @@ inline uint64_t visible_keys(const AttendArgs& args, const AttendTask& task, int
 }
 
 // output [R][C * 16] = output * alpha + probabilities times values, over the tiles of a block.
-template <int R, int C>
-void add_values(const BlockTiles& tiles, int column, const uint16_t* probs, const float* alpha, float* output,
+template <int R, int C, bool kFetch>
+void add_values(const BlockTiles& tiles, const BlockTiles& ahead, int column, const uint16_t* probs, const float* alpha, float* output,
                 size_t width) {
   Floats sums[R][C];
 #pragma GCC unroll 12
@@ -151,10 +144,15 @@ void add_values(const BlockTiles& tiles, int column, const uint16_t* probs, cons
     for (int c = 0; c < C; ++c) sums[r][c] = load(output + r * width + c * kTile) * all(alpha[r]);
   for (int tile = 0; tile < tiles.count; ++tile) {
     const uint16_t* values = tiles.values[tile] + column * kTile;
+    const uint16_t* next = ahead.values[tile] + column * kTile;
     for (int pair = 0; pair < kTile / 2; ++pair) {
       Pairs weights[C];
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) weights[c] = load_pairs(values + c * kTile * kTile + pair * 2 * kTile);
+      for (int c = 0; c < C; ++c) {
+        const int place = c * kTile * kTile + pair * 2 * kTile;
+        weights[c] = load_pairs(values + place);
+        if (kFetch) prefetch(next + place);
+      }
 #pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         Pairs input = all_pairs(probs + r * kKeyBlock + tile * kTile + 2 * pair);
@@ -169,21 +167,22 @@ void add_values(const BlockTiles& tiles, int column, const uint16_t* probs, cons
     for (int c = 0; c < C; ++c) store(output + r * width + c * kTile, sums[r][c]);
 }
 
-template <int R, int C>
-void add_some_values(const BlockTiles& tiles, int column, const uint16_t* probs, const float* alpha, float* output,
-                     size_t width, int rows) {
+template <int R, int C, bool kFetch>
+void add_some_values(const BlockTiles& tiles, const BlockTiles& ahead, int column, const uint16_t* probs,
+                     const float* alpha, float* output, size_t width, int rows) {
   if constexpr (R > 1) {
-    if (rows < R) return add_some_values<R - 1, C>(tiles, column, probs, alpha, output, width, rows);
+    if (rows < R) return add_some_values<R - 1, C, kFetch>(tiles, ahead, column, probs, alpha, output, width, rows);
   }
-  add_values<R, C>(tiles, column, probs, alpha, output, width);
+  add_values<R, C, kFetch>(tiles, ahead, column, probs, alpha, output, width);
 }
 
-template <int R, int C>
-void score_some(const BlockTiles& tiles, const uint16_t* queries, int width, int rows, float* out) {
+template <int R, int C, bool kFetch>
+void score_some(const BlockTiles& tiles, const BlockTiles& ahead, const uint16_t* queries, int width, int rows,
+                float* out) {
   if constexpr (R > 1) {
-    if (rows < R) return score_some<R - 1, C>(tiles, queries, width, rows, out);
+    if (rows < R) return score_some<R - 1, C, kFetch>(tiles, ahead, queries, width, rows, out);
   }
-  multiply_bf16<R, C, false>(tiles.keys, queries, width, width / 2, out);
+  multiply_bf16<R, C, kFetch>(tiles.keys, ahead.keys, queries, width, width / 2, out);
 }
 
 template <int N>
@@ -195,36 +194,51 @@ constexpr int kScoreRows = max_rows_bf16(kBlockTiles);
 
 // scores [rows][64] of a block with C tiles; places of missing tiles are left as they are.
 template <int C>
-void score_tiles(const BlockTiles& tiles, const uint16_t* queries, int width, int num_rows, float* scores) {
+void score_tiles(const BlockTiles& tiles, const BlockTiles& ahead, const uint16_t* queries, int width, int num_rows,
+                 float* scores) {
   alignas(64) float out[kScoreRows * kKeyBlock];
   for (int row = 0; row < num_rows; row += kScoreRows) {
     const int rows = num_rows - row < kScoreRows ? num_rows - row : kScoreRows;
     float* to = scores + row * kKeyBlock;
-    score_some<kScoreRows, C>(tiles, queries + size_t(row) * width, width, rows, C == kBlockTiles ? to : out);
+    float* place = C == kBlockTiles ? to : out;
+    const uint16_t* from = queries + size_t(row) * width;
+    if (num_rows <= kFetchRows) {
+      score_some<kScoreRows, C, true>(tiles, ahead, from, width, rows, place);
+    } else {
+      score_some<kScoreRows, C, false>(tiles, ahead, from, width, rows, place);
+    }
     if (C == kBlockTiles) continue;
     for (int r = 0; r < rows; ++r)
       for (int c = 0; c < C; ++c) store(to + r * kKeyBlock + c * kTile, load(out + (r * C + c) * kTile));
   }
 }
 
-inline void score_block(const BlockTiles& tiles, const uint16_t* queries, int width, int num_rows, float* scores) {
+inline void score_block(const BlockTiles& tiles, const BlockTiles& ahead, const uint16_t* queries, int width,
+                        int num_rows, float* scores) {
   switch (tiles.count) {
-    case 1: return score_tiles<1>(tiles, queries, width, num_rows, scores);
-    case 2: return score_tiles<2>(tiles, queries, width, num_rows, scores);
-    case 3: return score_tiles<3>(tiles, queries, width, num_rows, scores);
-    default: return score_tiles<4>(tiles, queries, width, num_rows, scores);
+    case 1: return score_tiles<1>(tiles, ahead, queries, width, num_rows, scores);
+    case 2: return score_tiles<2>(tiles, ahead, queries, width, num_rows, scores);
+    case 3: return score_tiles<3>(tiles, ahead, queries, width, num_rows, scores);
+    default: return score_tiles<4>(tiles, ahead, queries, width, num_rows, scores);
   }
 }
 
-inline void add_block(const BlockTiles& tiles, AttendScratch& scratch, int num_rows, int width) {
+inline void add_block(const BlockTiles& tiles, const BlockTiles& ahead, AttendScratch& scratch, int num_rows,
+                      int width) {
   int column = 0;
   auto columns = [&](auto tag) {
     constexpr int C = decltype(tag)::value, R = max_rows_bf16(C);
     for (; column + C * kTile <= width; column += C * kTile)
-      for (int row = 0; row < num_rows; row += R)
-        add_some_values<R, C>(tiles, column, scratch.probs + row * kKeyBlock, scratch.alpha + row,
-                              scratch.output + size_t(row) * width + column, width,
-                              num_rows - row < R ? num_rows - row : R);
+      for (int row = 0; row < num_rows; row += R) {
+        const int rows = num_rows - row < R ? num_rows - row : R;
+        const uint16_t* probs = scratch.probs + row * kKeyBlock;
+        float* output = scratch.output + size_t(row) * width + column;
+        if (num_rows <= kFetchRows) {
+          add_some_values<R, C, true>(tiles, ahead, column, probs, scratch.alpha + row, output, width, rows);
+        } else {
+          add_some_values<R, C, false>(tiles, ahead, column, probs, scratch.alpha + row, output, width, rows);
+        }
+      }
   };
   columns(Constant<4>{});
   columns(Constant<1>{});
@@ -297,12 +311,28 @@ inline int span_end(const AttendTask& task, int span) {
   return end < last ? end : last;
 }
 
-// Asks for the first block of a task that is going to be attended to.
-inline void fetch_first_block(const AttendArgs& args, const AttendTask& task, int width) {
-  const int first = first_seen(args, task) / kKeyBlock * kKeyBlock, start = task.first_span * kSpanKeys;
-  BlockTiles tiles = find_tiles(args, task, first > start ? first : start, span_end(task, task.first_span));
-  fetch_tiles(tiles.keys, tiles.count, width);
-  fetch_tiles(tiles.values, tiles.count, width);
+// The block that a task begins with.
+inline BlockTiles first_tiles(const AttendArgs& args, const AttendTask& task) {
+  const int seen = first_seen(args, task) / kKeyBlock * kKeyBlock, start = task.first_span * kSpanKeys;
+  return find_tiles(args, task, seen > start ? seen : start, span_end(task, task.first_span));
+}
+
+// Asks for those tiles of the next block that the products of a shorter one before it do not ask for.
+inline void fetch_rest(const BlockTiles& ahead, int done, int width) {
+  const int bytes = kTile * width * int(sizeof(uint16_t));
+  for (int tile = done; tile < ahead.count; ++tile)
+    for (int at = 0; at < bytes; at += 64) {
+      prefetch(reinterpret_cast<const char*>(ahead.keys[tile]) + at);
+      prefetch(reinterpret_cast<const char*>(ahead.values[tile]) + at);
+    }
+}
+
+// Lets every place point to something: what is asked for twice costs nothing.
+inline void fill_up(BlockTiles& ahead, const BlockTiles& tiles) {
+  for (int tile = ahead.count; tile < tiles.count; ++tile) {
+    ahead.keys[tile] = tiles.keys[tile];
+    ahead.values[tile] = tiles.values[tile];
+  }
 }
 
 inline void forget_span(AttendScratch& scratch, int num_rows, int width) {
@@ -313,7 +343,7 @@ inline void forget_span(AttendScratch& scratch, int num_rows, int width) {
   }
 }
 
-// Attends to the keys of one span; `score` and `add` do the products of a block.
+// Attends to the keys of one span; `score` and `add` do the products of a block and ask for those of the next one.
 template <class ScoreBlock, class AddBlock>
 void attend_span(const AttendArgs& args, const AttendTask& task, const AttendTask* next, int span, int group, int width,
                  AttendScratch& scratch, ScoreBlock&& score, AddBlock&& add) {
@@ -322,23 +352,23 @@ void attend_span(const AttendArgs& args, const AttendTask& task, const AttendTas
   int key = span * kSpanKeys;
   while (key + kKeyBlock <= first_seen(args, task)) key += kKeyBlock;
   BlockTiles ahead;
+  ahead.count = 0;
   if (is_tiled && key < end) ahead = find_tiles(args, task, key, end);
   for (; key < end; key += kKeyBlock) {
     BlockTiles tiles = is_tiled ? ahead : gather_tiles(args, task, key, end, width, scratch);
     const bool is_last = key + kKeyBlock >= end;
-    if (is_tiled && !is_last) {
-      ahead = find_tiles(args, task, key + kKeyBlock, end);
-      fetch_tiles(ahead.keys, ahead.count, width);
-    }
-    score(tiles, scratch, num_rows, width);
-    if (is_tiled && !is_last) fetch_tiles(ahead.values, ahead.count, width);
-    if (is_tiled && is_last && next != nullptr) fetch_first_block(args, *next, width);
+    ahead.count = 0;
+    if (is_tiled && !is_last) ahead = find_tiles(args, task, key + kKeyBlock, end);
+    if (is_tiled && is_last && next != nullptr) ahead = first_tiles(args, *next);
+    fill_up(ahead, tiles);
+    score(tiles, ahead, scratch, num_rows, width);
     for (int row = 0; row < task.num_rows; ++row) {
       const uint64_t visible = visible_keys(args, task, row, key);
       for (int head = 0; head < group; ++head) weigh_row(scratch, row * group + head, visible, tiles.count);
     }
     clear_rest(tiles, width, scratch.values);
-    add(tiles, scratch, num_rows, width);
+    add(tiles, ahead, scratch, num_rows, width);
+    if (num_rows <= kFetchRows) fetch_rest(ahead, tiles.count, width);
   }
 }
 
@@ -384,12 +414,10 @@ void attend_with(const AttendArgs& args, const AttendTask& task, const AttendTas
 inline void attend_by_vectors(const AttendArgs& args, const AttendTask& task, const AttendTask* next, char* memory) {
   attend_with(
       args, task, next, *reinterpret_cast<AttendScratch*>(memory),
-      [](const BlockTiles& tiles, AttendScratch& scratch, int num_rows, int width) {
-        score_block(tiles, scratch.queries, width, num_rows, scratch.scores);
+      [](const BlockTiles& tiles, const BlockTiles& ahead, AttendScratch& scratch, int num_rows, int width) {
+        score_block(tiles, ahead, scratch.queries, width, num_rows, scratch.scores);
       },
-      [](const BlockTiles& tiles, AttendScratch& scratch, int num_rows, int width) {
-        add_block(tiles, scratch, num_rows, width);
-      });
+      add_block);
 }
 
 // Merges the states that tasks of one span each left for a one-row task.

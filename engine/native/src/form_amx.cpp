@@ -21,10 +21,11 @@ constexpr TileConfig kProductTiles = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}
 constexpr TileConfig kAttendTiles = {1, 0, {}, {64, 64, 64, 64, 64, 64, 32, 64}, {16, 16, 16, 16, 16, 16, 16, 8}};
 
 constexpr int kTileBytes = 1024;
+constexpr int kAheadBytes = 4 * kTileBytes;
 constexpr int kFewRows = 24;  // below, scaling what leaves a tile costs more than vectors that need no tile: int8 skips it
 
-inline void fetch_tile(const uint8_t* place) {
-  for (int at = 0; at < kTileBytes; at += 64) prefetch(place + 4 * kTileBytes + at);
+inline void fetch_tile(const void* place, int num_bytes) {
+  for (int at = 0; at < num_bytes; at += 64) prefetch(static_cast<const char*>(place) + at);
 }
 
 // 16 rows of inputs times up to four tiles of bfloat16 weights.
@@ -37,7 +38,7 @@ inline void multiply_16_rows(const uint8_t* const* tiles, int count, const uint8
   for (int step = 0; step < num_steps; ++step) {
     const size_t place = size_t(step) * kTileBytes;
     if (fetch)
-      for (int c = 0; c < count; ++c) fetch_tile(tiles[c] + place);
+      for (int c = 0; c < count; ++c) fetch_tile(tiles[c] + place + kAheadBytes, kTileBytes);
     _tile_loadd(4, inputs + step * 64, stride);
     _tile_loadd(6, tiles[0] + place, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -149,13 +150,15 @@ inline void product_by_tiles(const ProductArgs& args, const ProductPart& part) {
 }
 
 // scores of 16 rows at a time: queries [M][W] times key tiles [W / 2][16][2].
-inline void score_by_tiles(const BlockTiles& block, AttendScratch& scratch, int num_rows, int width) {
+inline void score_by_tiles(const BlockTiles& block, const BlockTiles& ahead, AttendScratch& scratch, int num_rows,
+                           int width) {
   for (int row = 0; row < num_rows; row += kTile)
     for (int tile = 0; tile < block.count; ++tile) {
       _tile_zero(0);
       for (int dim = 0; dim < width; dim += 32) {
         _tile_loadd(4, scratch.queries + size_t(row) * width + dim, size_t(width) * sizeof(uint16_t));
         _tile_loadd(5, block.keys[tile] + size_t(dim) * kTile, 64);
+        if (num_rows <= kFetchRows) fetch_tile(ahead.keys[tile] + size_t(dim) * kTile, kTileBytes);
         _tile_dpbf16ps(0, 4, 5);
       }
       _tile_stored(0, scratch.scores + row * kKeyBlock + tile * kTile, kKeyBlock * sizeof(float));
@@ -163,7 +166,8 @@ inline void score_by_tiles(const BlockTiles& block, AttendScratch& scratch, int 
 }
 
 // output [M][W] = output * alpha + weights [M][64] times value tiles [W / 16][8][16][2].
-inline void add_by_tiles(const BlockTiles& block, AttendScratch& scratch, int num_rows, int width) {
+inline void add_by_tiles(const BlockTiles& block, const BlockTiles& ahead, AttendScratch& scratch, int num_rows,
+                         int width) {
   for (int row = 0; row < num_rows; ++row)
     for (int dim = 0; dim < width; dim += kTile) {
       float* place = scratch.output + size_t(row) * width + dim;
@@ -177,6 +181,7 @@ inline void add_by_tiles(const BlockTiles& block, AttendScratch& scratch, int nu
       for (int tile = 0; tile < block.count; ++tile) {
         _tile_loadd(6, scratch.probs + row * kKeyBlock + tile * kTile, kKeyBlock * sizeof(uint16_t));
         _tile_loadd(7, block.values[tile] + size_t(dim) * kTile, 64);
+        if (num_rows <= kFetchRows) fetch_tile(ahead.values[tile] + size_t(dim) * kTile, kTileBytes / 2);
         _tile_dpbf16ps(0, 6, 7);
       }
       _tile_stored(0, place, stride);

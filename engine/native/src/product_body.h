@@ -26,9 +26,10 @@ constexpr int kGateTiles = 2 * kBlock / kTile;     // tiles whose gates and ups 
 // Into the second cache: lines that are fetched into the first push out what is in use.
 inline void prefetch(const void* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
-// out [R][C * 16] = R rows of inputs times C tiles of bfloat16 weights.
+// out [R][C * 16] = R rows of inputs times C tiles of bfloat16 weights. With kFetch, asks for the same places of C
+// other tiles meanwhile.
 template <int R, int C, bool kFetch>
-void multiply_bf16(const uint16_t* const* tiles, const uint16_t* inputs, size_t stride, int num_pairs, float* out) {
+void multiply_bf16(const uint16_t* const* tiles, const uint16_t* const* ahead, const uint16_t* inputs, size_t stride, int num_pairs, float* out) {
   Floats sums[R][C];
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
@@ -38,9 +39,8 @@ void multiply_bf16(const uint16_t* const* tiles, const uint16_t* inputs, size_t 
     Pairs weights[C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-      const uint16_t* place = tiles[c] + size_t(k) * 2 * kTile;
-      weights[c] = load_pairs(place);
-      if (kFetch) prefetch(reinterpret_cast<const char*>(place) + kFetchBytes);
+      weights[c] = load_pairs(tiles[c] + size_t(k) * 2 * kTile);
+      if (kFetch) prefetch(ahead[c] + size_t(k) * 2 * kTile);
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
@@ -124,9 +124,11 @@ int multiply_rows(const Matrix& matrix, const Inputs& inputs, int first_tile, in
     }
   } else {
     if constexpr (R <= max_rows_bf16(C)) {
-      multiply_bf16<R, C, (R <= kFetchRows)>(reinterpret_cast<const uint16_t* const*>(tiles),
-                          reinterpret_cast<const uint16_t*>(inputs.row(first_row)), inputs.stride,
-                          matrix.padded_inputs / 2, out);
+      const uint8_t* ahead[C];
+      for (int c = 0; c < C; ++c) ahead[c] = tiles[c] + kFetchBytes;
+      multiply_bf16<R, C, (R <= kFetchRows)>(
+          reinterpret_cast<const uint16_t* const*>(tiles), reinterpret_cast<const uint16_t* const*>(ahead),
+          reinterpret_cast<const uint16_t*>(inputs.row(first_row)), inputs.stride, matrix.padded_inputs / 2, out);
     }
   }
   return R;

@@ -7,8 +7,8 @@ namespace {
 
 // How long a thread spins before it sleeps: longer than phases of one step lie apart, shorter than anyone would notice
 // an idle server by. Waking a sleeper costs tens of microseconds.
-constexpr auto kSpinWithinStep = std::chrono::microseconds(60);
-constexpr auto kSpinBetweenSteps = std::chrono::microseconds(200);
+constexpr auto kSpinWithinStep = std::chrono::microseconds(5);
+constexpr auto kSpinBetweenSteps = std::chrono::microseconds(50);
 constexpr int kPausesPerLook = 64;
 
 inline void pause() {
