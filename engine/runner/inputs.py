@@ -26,28 +26,24 @@ from engine.scheduling.batch import Batch, Lane
 Indices = npt.NDArray[np.int64]
 
 
-class FedTokens:
-    """Tokens that the step before drew and that the host does not know yet.
+class FedTokens(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Tokens that the step before drew and that the host does not know yet: arrays on a CPU, else tensors.
 
-    Args:
-        places: F rows of the step to fill.
-        rows: F rows of device state to fill them from.
-        device: Where the step runs.
+    Attributes:
+        token_ids: [T], the step's own.
+        places: F rows of the step.
+        last_tokens: [rows], what each row of device state drew last.
+        rows: F rows of device state.
     """
 
-    def __init__(self, places: Indices, rows: Indices, device: torch.device) -> None:
-        self._places, self._rows = places, rows
-        self._on_device = None
-        if device.type != "cpu":
-            self._on_device = _upload(places, device), _upload(rows, device)
+    token_ids: Indices | torch.Tensor
+    places: Indices | torch.Tensor
+    last_tokens: Indices | torch.Tensor
+    rows: Indices | torch.Tensor
 
-    def fill(self, token_ids: torch.Tensor, last_tokens: torch.Tensor) -> None:
-        """Writes them into token_ids [T] int64 from last_tokens [rows] int64."""
-        if self._on_device is None:
-            token_ids.numpy()[self._places] = last_tokens.numpy()[self._rows]
-        else:
-            places, rows = self._on_device
-            token_ids.index_copy_(0, places, last_tokens[rows])
+    def fill(self) -> None:
+        """Copies them to their places. On a CPU numpy does it: torch would let another thread have the interpreter."""
+        self.token_ids[self.places] = self.last_tokens[self.rows]  # type: ignore[assignment]  # both arrays or both tensors
 
 
 class StagedStep(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
@@ -78,11 +74,17 @@ class StagedStep(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
 
 
 class InputStager:
-    """Turns batches into the inputs of steps on one storage."""
+    """Turns batches into the inputs of steps.
 
-    def __init__(self, storage: KVStorage) -> None:
+    Args:
+        storage: K and V.
+        last_tokens: [rows] int64, what each row of device state drew last.
+    """
+
+    def __init__(self, storage: KVStorage, last_tokens: torch.Tensor) -> None:
         self._storage = storage
         self._device = storage.device
+        self._last_tokens = last_tokens.numpy() if self._device.type == "cpu" else last_tokens
 
     def stage(self, batch: Batch) -> StagedStep:
         """Reads everything the step needs from the host's objects."""
@@ -97,8 +99,10 @@ class InputStager:
         else:
             positions, slots = _spans(lanes, tables, self._storage.page_size)
         readouts = readout_rows(lanes, query_starts)
+        known_ids = _known_ids(lanes, num_tokens)
+        token_ids = self._tensor(known_ids)
         inputs = StepInputs(
-            token_ids=self._tensor(_known_ids(lanes, num_tokens)),
+            token_ids=token_ids,
             positions=self._tensor(positions),
             layout=LaneLayout(
                 query_starts=query_starts,
@@ -114,18 +118,27 @@ class InputStager:
             batch=batch,
             copies=batch.copies,
             inputs=inputs,
-            fed=self._fed(lanes, query_starts),
+            fed=self._fed(lanes, query_starts, known_ids, token_ids),
             readouts=readouts,
             sample_rows=self._tensor(np.array(readouts.sample_rows, dtype=np.int64)) if readouts.prompts else None,
             sample_lanes=[_sample_lane(lanes[place]) for place in readouts.sampling],
         )
 
-    def _fed(self, lanes: Sequence[Lane], query_starts: Sequence[int]) -> FedTokens | None:
+    def _fed(
+        self, lanes: Sequence[Lane], query_starts: Sequence[int], known_ids: Indices, token_ids: torch.Tensor
+    ) -> FedTokens | None:
         places = [first for first, lane in zip(query_starts, lanes, strict=False) if lane.feeds_back]
         if not places:
             return None
         rows = [lane.row for lane in lanes if lane.feeds_back]
-        return FedTokens(np.array(places), np.array(rows), self._device)
+        if self._device.type == "cpu":
+            return FedTokens(known_ids, np.array(places), self._last_tokens, np.array(rows))
+        return FedTokens(
+            token_ids,
+            _upload(np.array(places), self._device),
+            self._last_tokens,
+            _upload(np.array(rows), self._device),
+        )
 
     def _tensor(self, values: Indices) -> torch.Tensor:
         return torch.from_numpy(values) if self._device.type == "cpu" else _upload(values, self._device)

@@ -49,27 +49,29 @@ class ModelRunner:
         self._storage = storage
         self._state = state
         self._sampler = Sampler(state, team=team)
-        self._stager = InputStager(storage)
+        self._stager = InputStager(storage, state.last_tokens)
         self._thread = DeviceThread(num_threads)
 
     def submit(self, batch: Batch) -> StepHandle:
         """Starts a batch behind those already submitted; does not wait."""
         staged = self._stager.stage(batch)
-        wait = self._thread.submit(partial(self._run, staged))
+        wait = self._thread.submit(partial(self._prepare, staged), partial(self._compute, staged))
         return lambda: lane_results(staged, wait())
 
     def close(self) -> None:
         """Waits for what was submitted and lets go of the thread. Idempotent."""
         self._thread.close()
 
-    def _run(self, staged: StagedStep) -> StepResults:
+    def _prepare(self, staged: StagedStep) -> None:
         self._turn_over_rows(staged.batch)
         if staged.copies:
             self._storage.copy_pages(staged.copies)
         if staged.fed is not None:
-            staged.fed.fill(staged.inputs.token_ids, self._state.last_tokens)
+            staged.fed.fill()
+
+    def _compute(self, staged: StagedStep) -> StepResults:
         logits = self._model.forward(staged.inputs)
-        prompts = self._score_prompts(staged, logits)
+        prompts = self._score_prompts(staged, logits) if staged.prompt_readouts else ()
         return fetch(self._sample(staged, logits), prompts)
 
     def _turn_over_rows(self, batch: Batch) -> None:
