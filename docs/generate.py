@@ -14,6 +14,7 @@ from docs.pages import ROOT, pages
 from docs.tables_cli import cli_reference, exit_code_table
 from docs.tables_gateway import error_table, metric_table, settings_table
 from docs.tables_project import catalog_table, make_table
+from docs.tables_quality import quality
 from docs.tables_results import results
 
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -23,6 +24,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "exits": exit_code_table,
     "make": make_table,
     "metrics": metric_table,
+    "quality": quality,
     "results": results,
     "settings": settings_table,
 }
