@@ -7,10 +7,12 @@ pages do not hold exactly its sequence's tokens. A wrong page, a missed copy or 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Container
 from collections.abc import Sequence as ListOf
 
 from engine.request import TokenLogprob
 from engine.scheduling.batch import Batch, Lane, LaneResult
+from engine.sequence import Sequence
 
 VOCAB = 50
 
@@ -40,8 +42,8 @@ class SimulatedDevice:
         self._last: list[int | None] = [None] * num_rows
         self._rows: dict[int, tuple[int, int]] = {}
 
-    def run(self, batch: Batch) -> list[LaneResult]:
-        """Executes one step."""
+    def run(self, batch: Batch, void: Container[Sequence] = ()) -> list[LaneResult]:
+        """Executes one step; lanes of `void` sequences, whose step before failed, compute nothing."""
         for row in batch.released_rows:
             self._rows.pop(row, None)
         for taken in batch.assigned_rows:
@@ -54,8 +56,9 @@ class SimulatedDevice:
                 self._slots[destination * self._size + offset] = token
         written: set[int] = set()
         for lane in batch.lanes:
-            self._write(lane, written)
-        return [self._read(lane) for lane in batch.lanes]
+            if lane.sequence not in void:
+                self._write(lane, written)
+        return [LaneResult() if lane.sequence in void else self._read(lane) for lane in batch.lanes]
 
     def _page(self, page: int) -> list[int | None]:
         return self._slots[page * self._size : (page + 1) * self._size]

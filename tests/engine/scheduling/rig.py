@@ -1,0 +1,135 @@
+"""A scheduler over a simulated device, stepped by hand."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from engine.kv.manager import KVManager
+from engine.request import ErrorReport, FinishReason, GenerateRequest, TokenEvent
+from engine.sampling.params import SamplingParams
+from engine.scheduling.batch import Batch
+from engine.scheduling.scheduler import Scheduler
+from engine.sequence import Sequence
+from tests.engine.scheduling.simulated_device import SimulatedDevice, continuation
+
+SIZE = 4
+EOS = 7
+
+
+class Rig:
+    """A scheduler, its pool and its device, stepped with or without overlap.
+
+    Attributes:
+        fail_next: The next step to finish fails instead.
+        num_failed: Steps that failed.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_pages: int = 64,
+        max_num_seqs: int = 8,
+        max_batch_tokens: int = 16,
+        max_waiting: int = 1000,
+        overlap: bool = True,
+        prefix_cache: bool = True,
+    ) -> None:
+        self.kv = KVManager(
+            num_pages=num_pages, page_size=SIZE, fingerprint="sim", kv_dtype="ids", prefix_cache=prefix_cache
+        )
+        self.scheduler = Scheduler(
+            self.kv,
+            max_num_seqs=max_num_seqs,
+            max_batch_tokens=max_batch_tokens,
+            max_waiting=max_waiting,
+            eos_token_ids=(EOS,),
+            draw_seed=lambda: 1,
+        )
+        self.device = SimulatedDevice(num_pages, SIZE, max_num_seqs)
+        self.overlap = overlap
+        self.in_flight: deque[Batch] = deque()
+        self.events: list[TokenEvent] = []
+        self.batches: list[Batch] = []
+        self.fail_next = False
+        self.num_failed = 0
+        self._failed: set[Sequence] = set()
+
+    def step(self) -> Batch:
+        batch = self.scheduler.schedule()
+        self.batches.append(batch)
+        self.in_flight.append(batch)
+        while len(self.in_flight) > self.overlap:
+            self._apply()
+        self.scheduler.check_integrity()
+        return batch
+
+    def drain(self, limit: int = 10_000) -> None:
+        for _ in range(limit):
+            if not self.scheduler.has_work:
+                break
+            self.step()
+        while self.in_flight:
+            self._apply()
+        assert not self.scheduler.has_work
+        self.scheduler.check_integrity()
+
+    def _apply(self) -> None:
+        batch = self.in_flight.popleft()
+        if self.fail_next and batch.lanes:
+            self.fail_next = False
+            self.num_failed += 1
+            self._failed |= {lane.sequence for lane in batch.lanes}
+            self.events += self.scheduler.fail(batch, ErrorReport("EngineError", "broken"))
+        else:
+            self.events += self.scheduler.apply(batch, self.device.run(batch, void=self._failed))
+
+    def tokens(self, request_id: str, index: int = 0) -> list[int]:
+        return [
+            token
+            for event in self.events
+            if (event.request_id, event.index) == (request_id, index)
+            for token in event.token_ids
+        ]
+
+    def finish(self, request_id: str, index: int = 0) -> FinishReason | None:
+        ends = [
+            event.finish_reason
+            for event in self.events
+            if (event.request_id, event.index) == (request_id, index) and event.finish_reason is not None
+        ]
+        assert len(ends) <= 1
+        return ends[0] if ends else None
+
+
+def make_request(
+    name: str,
+    prompt: list[int],
+    *,
+    max_tokens: int = 8,
+    n: int = 1,
+    seed: int = 3,
+    salt: str = "",
+    priority: int = 0,
+    prompt_logprobs: int | None = None,
+) -> GenerateRequest:
+    params = SamplingParams(max_tokens=max_tokens, seed=seed)
+    return GenerateRequest(
+        request_id=name,
+        prompt_ids=prompt,
+        sampling=params,
+        n=n,
+        salt=salt,
+        priority=priority,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def expected_tokens(request: GenerateRequest, index: int = 0) -> list[int]:
+    assert request.sampling.seed is not None
+    return continuation(
+        request.prompt_ids,
+        seed=request.sampling.seed,
+        stream=index,
+        max_tokens=request.sampling.max_tokens,
+        stop=frozenset({EOS}),
+    )
