@@ -34,11 +34,11 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         ModelLoadError: Something about the model or the settings does not work; the message says what.
     """
     started_s = time.perf_counter()
-    placement = place(config)
-    if placement.step.is_fallback:
-        log.info("%s; serving with torch", placement.step.reason)
     checkpoint = open_checkpoint(config.model)
     model_config = checkpoint.config
+    placement = place(config, model_config)
+    if placement.step.is_fallback:
+        log.info("%s; serving with torch", placement.step.reason)
     max_model_len = context_length(config, model_config)
     loaded = _load(checkpoint, config, placement)
     num_pages = pool_pages(config, model_config, placement, max_model_len)
@@ -104,7 +104,9 @@ def _runner(placement: Placement, info: EngineInfo, model: StepModel) -> ModelRu
     )
     state = SamplerState(num_rows=placement.max_num_seqs, vocab_size=info.vocab_size, device=placement.device)
     num_threads = placement.num_threads if placement.device.type == "cpu" else None
-    return ModelRunner(model=model, storage=storage, state=state, num_threads=num_threads)
+    return ModelRunner(
+        model=model, storage=storage, state=state, num_threads=num_threads, team=getattr(model, "team", None)
+    )
 
 
 def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo) -> Scheduler:
@@ -112,7 +114,7 @@ def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo) -> 
         num_pages=info.num_pages,
         page_size=info.page_size,
         fingerprint=info.fingerprint,
-        kv_dtype=info.kv_dtype,
+        kv_dtype=f"{info.kv_dtype} of {info.step}, {info.dtype} weights",
         prefix_cache=config.kv.prefix_cache,
     )
     return Scheduler(

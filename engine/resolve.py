@@ -59,14 +59,14 @@ class Placement:
         return DTYPES[self.weights]
 
 
-def place(config: EngineConfig) -> Placement:
+def place(config: EngineConfig, model: ModelConfig | None = None) -> Placement:
     """Chooses device, step and precision.
 
     Raises:
         ModelLoadError: What was asked for is not there or contradicts itself, or a limit makes no sense.
     """
     device = _device(config.device)
-    step = choose_step(config, device)
+    step = choose_step(config, device, model)
     weights = "bfloat16" if config.weights == "auto" else config.weights
     kv_dtype = torch.bfloat16 if step.is_native else _kv_dtype(config.kv.dtype, device, DTYPES[weights])
     threads = config.parallel.num_threads or usable_cores()

@@ -9,7 +9,9 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ModelLoadError
+from engine.models.config import ModelConfig
 from engine.native.library import native_status
+from engine.native.shape import shape_refusal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +36,9 @@ class StepChoice:
         return self.step == "native"
 
 
-def choose_step(config: EngineConfig, device: torch.device) -> StepChoice:
-    """Takes what was asked for; without a wish the native step where it is available and suits the other settings.
+def choose_step(config: EngineConfig, device: torch.device, model: ModelConfig | None = None) -> StepChoice:
+    """Takes what was asked for; without a wish the native step where it is available and suits the other settings
+    and the model, if that is known already.
 
     Raises:
         ModelLoadError: What was asked for is not to be had here, or contradicts another setting.
@@ -55,6 +58,11 @@ def choose_step(config: EngineConfig, device: torch.device) -> StepChoice:
         if wish is not None:
             raise ModelLoadError(f"{wish}, but it is not available: {status.reason}")
         return StepChoice(step="torch", reason=f"native step not available ({status.reason})", is_fallback=True)
+    refusal = shape_refusal(model) if model is not None else None
+    if refusal is not None:
+        if wish is not None:
+            raise ModelLoadError(f"{wish}, but it cannot take this model: {refusal}")
+        return StepChoice(step="torch", reason=f"the native step cannot take this model ({refusal})", is_fallback=True)
     return StepChoice(step="native", reason=wish or "the fastest on a CPU", form=status.form)
 
 

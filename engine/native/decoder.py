@@ -26,6 +26,7 @@ from engine.models.parameters import DecoderWeights, LayerWeights
 from engine.models.step import StepInputs
 from engine.models.weights import load_weights
 from engine.native.library import native_module, native_status
+from engine.native.shape import dimensions
 
 _MATRICES = ("qkv", "output", "gate_up", "down")
 """A layer's matrices in the order of `MatrixKind` in src/model.h; the head comes after them."""
@@ -69,7 +70,7 @@ class NativeDecoder:
         self._native: ModuleType = module
         try:
             self.team: Any = module.new_team(num_threads)
-            self._model = module.new_model(self.team, status.form, int8, _dimensions(config), config.norm_eps)
+            self._model = module.new_model(self.team, status.form, int8, dimensions(config), config.norm_eps)
             self._load(weights)
         except ValueError as error:
             raise ModelLoadError(f"the native step cannot take this model: {error}") from None
@@ -140,19 +141,6 @@ def load_native(checkpoint: Checkpoint, *, num_threads: int, int8: bool = False)
     """
     weights = load_weights(checkpoint, torch.bfloat16, torch.device("cpu"))
     return NativeDecoder(checkpoint.config, weights, num_threads=num_threads, int8=int8)
-
-
-def _dimensions(config: ModelConfig) -> tuple[int, ...]:
-    return (
-        config.num_layers,
-        config.hidden_size,
-        config.intermediate_size,
-        config.num_heads,
-        config.num_kv_heads,
-        config.head_dim,
-        config.vocab_size,
-        config.sliding_window or 0,
-    )
 
 
 def _bits(tensor: torch.Tensor) -> npt.NDArray[np.int16]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from engine import step_choice
 from engine.config import EngineConfig, KVConfig
 from engine.errors import ModelLoadError
-from engine.native.library import NativeStatus
+from engine.models.shapes import SHAPES
+from engine.native.library import NativeStatus, native_module
 from engine.resolve import place
 from engine.step_choice import choose_step
 
@@ -118,3 +120,15 @@ def test_formats_of_weights_and_pages_follow_the_step(
 ) -> None:
     placement = place(config(device="cpu", **fields))
     assert (placement.weights, placement.kv_dtype) == (weights, kv_dtype)
+
+
+def test_a_model_of_a_shape_it_cannot_take_is_left_to_torch(status: list[NativeStatus]) -> None:
+    if native_module() is None:
+        pytest.skip("the native step is not built")
+    odd = replace(SHAPES["smollm2-135m"], num_heads=66, num_kv_heads=2)
+    choice = choose_step(config(), CPU, odd)
+    assert (choice.step, choice.is_fallback) == ("torch", True)
+    assert "at most 32 query heads" in choice.reason
+    with pytest.raises(ModelLoadError, match="cannot take this model: at most 32 query heads"):
+        choose_step(config(step="native"), CPU, odd)
+    assert choose_step(config(), CPU, SHAPES["smollm2-135m"]).step == "native"

@@ -172,6 +172,18 @@ PyObject* new_model(PyObject*, PyObject* args) {
   });
 }
 
+// check_shape((layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, window)): ValueError if new_model refuses it
+PyObject* check_shape(PyObject*, PyObject* args) {
+  Dimensions dims{};
+  if (!PyArg_ParseTuple(args, "(iiiiiiii)", &dims.num_layers, &dims.hidden_size, &dims.intermediate_size,
+                        &dims.num_heads, &dims.num_kv_heads, &dims.head_dim, &dims.vocab_size, &dims.window))
+    return nullptr;
+  return guarded([&]() -> PyObject* {
+    check_dimensions(dims);
+    return Py_NewRef(Py_None);
+  });
+}
+
 // set_matrix(model, kind, layer, weights): kind is a place in MatrixKind, weights [N][K] as 16-bit bfloat16.
 PyObject* set_matrix(PyObject*, PyObject* args) {
   PyObject *capsule, *object;
@@ -351,6 +363,7 @@ PyObject* step(PyObject*, PyObject* args) {
 PyMethodDef kMethods[] = {
     {"forms", forms, METH_NOARGS, "Names of the forms this processor can run, best first."},
     {"new_team", new_team, METH_VARARGS, "Starts the threads of a team."},
+    {"check_shape", check_shape, METH_VARARGS, "Refuses a shape that no model can have."},
     {"new_model", new_model, METH_VARARGS, "Makes a model without weights."},
     {"set_matrix", set_matrix, METH_VARARGS, "Lays a product's weights out in tiles."},
     {"set_vector", set_vector, METH_VARARGS, "Takes a norm, a bias or the rotary frequencies."},
