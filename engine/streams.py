@@ -57,7 +57,9 @@ class RequestStream:
         """Takes in one event; merges it with one of the same sequence that nobody has read yet."""
         if event.index not in self._open:
             return
-        waiting = next((seen for seen in reversed(self._events) if seen.index == event.index), None)
+        waiting = None
+        if self._events:
+            waiting = next((seen for seen in reversed(self._events) if seen.index == event.index), None)
         if waiting is None:
             self._events.append(event)
         else:
