@@ -18,6 +18,39 @@ class FinishReason(enum.StrEnum):
     ERROR = "error"
 
 
+class ConstraintKind(enum.StrEnum):
+    """How the text of a constraint is written."""
+
+    JSON_SCHEMA = "json_schema"
+    JSON_OBJECT = "json_object"
+    REGEX = "regex"
+    CHOICE = "choice"
+    LARK = "lark"
+
+
+class ConstraintSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A language that the output must belong to; compiled before anything is computed, or refused.
+
+    Attributes:
+        kind: What `source` is.
+        source: A JSON schema as JSON text (keys in the order in which they are to be written), a regular expression,
+            a JSON array of strings to choose from, or a Lark grammar as llguidance reads it (`%json {...}` holds a
+            schema inside it); empty for `JSON_OBJECT`.
+        strict: Refuse a schema with keywords that cannot be enforced instead of leaving them out.
+        compact: JSON without any whitespace between its tokens; else at most one space, or one newline and its
+            indent.
+        whitespace_pattern: A regular expression for the whitespace between JSON tokens; wins over `compact`.
+        param: The client's field to blame when this cannot be compiled.
+    """
+
+    kind: ConstraintKind
+    source: str = ""
+    strict: bool = False
+    compact: bool = False
+    whitespace_pattern: str | None = None
+    param: str = "constraint"
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and how to continue it.
 
@@ -30,6 +63,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         salt: Prefix pages are shared only among requests with the same salt.
         priority: Lower enters sooner.
         prompt_logprobs: None for none; otherwise this many alternatives for each prompt token.
+        constraint: What the output of each sequence must be; a sequence ends when it can only end.
     """
 
     request_id: str
@@ -40,6 +74,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     salt: str = ""
     priority: int = 0
     prompt_logprobs: int | None = None
+    constraint: ConstraintSpec | None = None
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

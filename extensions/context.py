@@ -56,6 +56,7 @@ class Context:
             salt=self.salt,
             priority=options.priority,
             prompt_logprobs=options.prompt_logprobs,
+            constraint=options.constraint,
         )
         stream = await self._engine.submit(request)
         return Generation(stream, self.token_ids, options, self._text.tokenizer)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from engine.request import ConstraintSpec
 from engine.sampling.params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -25,6 +26,7 @@ class GenerateOptions:
         report_tokens: Give each step's `tokens`; without them a step costs less.
         prompt_logprobs: None, or how many alternatives to report for each prompt token.
         priority: Lower enters sooner.
+        constraint: What the text of every continuation must be.
     """
 
     sampling: SamplingParams
@@ -35,6 +37,7 @@ class GenerateOptions:
     report_tokens: bool = True
     prompt_logprobs: int | None = None
     priority: int = 0
+    constraint: ConstraintSpec | None = None
 
 
 class TokenAlternative(msgspec.Struct, frozen=True, kw_only=True):
