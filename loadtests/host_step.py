@@ -2,7 +2,7 @@
 
 A model that computes nothing runs under the real loop, scheduler, runner, sampler and server. Processor time is
 counted, not time on the wall, so that a busy machine disturbs little; `gap` is the time on the wall from the end of
-one call of the model to the begin of the next.
+one call of the model to the begin of the next, and the device `waits` where the next was not handed over by then.
 """
 
 from __future__ import annotations
@@ -108,13 +108,15 @@ def measure(options: argparse.Namespace, width: int, *, served: bool, watch: Sto
         watch: Counts the parts; it costs time itself.
     """
     model = IdleModel(options.work, options.work_ms)
-    loop = IdleEngine(model=model, overlap=not options.no_overlap).loop
+    engine = IdleEngine(model=model, overlap=not options.no_overlap)
+    loop = engine.loop
     try:
         heard = (run_server if served else run_loop)(loop, options, width)
     finally:
         loop.close()
-    steps = [mark for mark in model.marks if mark.rows == width][5:-5]
-    row: dict[str, Any] = {"width": width, "served": served, **_per_step(steps)}
+    marks = list(zip(model.marks, engine.runner.submitted_ns, strict=True))
+    row: dict[str, Any] = {"width": width, "served": served}
+    row |= _per_step([(mark, at_ns) for mark, at_ns in marks if mark.rows == width][5:-5])
     if served:
         row["client_us"] = heard["cpu_s"] * 1e6 / options.output
     if watch is not None:
@@ -122,7 +124,9 @@ def measure(options: argparse.Namespace, width: int, *, served: bool, watch: Sto
     return row
 
 
-def _per_step(steps: Sequence[StepMark]) -> dict[str, float]:
+def _per_step(submitted: Sequence[tuple[StepMark, int]]) -> dict[str, float]:
+    steps = [step for step, _ in submitted]
+    late = sum(step.end_ns < at_ns for (step, _), (_, at_ns) in itertools.pairwise(submitted))
     count = len(steps) - 1
     spent_ns = steps[-1].process_ns - steps[0].process_ns - sum(step.own_ns for step in steps[:-1])
     gaps_us = sorted((after.start_ns - before.end_ns) / 1000 for before, after in itertools.pairwise(steps))
@@ -131,6 +135,7 @@ def _per_step(steps: Sequence[StepMark]) -> dict[str, float]:
         "cpu_us": spent_ns / count / 1000,
         "gap_us_p50": statistics.median(gaps_us),
         "gap_us_p95": gaps_us[int(0.95 * count)],
+        "waits_percent": 100 * late / count,
         "period_us": (steps[-1].start_ns - steps[0].start_ns) / count / 1000,
     }
 
@@ -182,10 +187,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _step_table(rows: Sequence[dict[str, Any]]) -> Table:
-    headers = ["engine", "width", "engine CPU, us", "client CPU, us", "gap p50, us", "gap p95, us", "period, us"]
-    table = Table(title="A step without its model", headers=headers)
+    numbers_of = {
+        "engine CPU, us": "cpu_us",
+        "client CPU, us": "client_us",
+        "gap p50, us": "gap_us_p50",
+        "gap p95, us": "gap_us_p95",
+        "device waits, %": "waits_percent",
+        "period, us": "period_us",
+    }
+    table = Table(title="A step without its model", headers=["engine", "width", *numbers_of])
     for row in rows:
-        numbers = (row["cpu_us"], row.get("client_us"), row["gap_us_p50"], row["gap_us_p95"], row["period_us"])
+        numbers = [row.get(key) for key in numbers_of.values()]
         table.add("served" if row["served"] else "loop", row["width"], *numbers)
     return table
 

@@ -16,8 +16,9 @@ from engine.loop import EngineLoop
 from engine.models.config import ModelConfig
 from engine.models.step import StepInputs
 from engine.request import EngineInfo, GenerationDefaults
-from engine.runner.runner import ModelRunner
+from engine.runner.runner import ModelRunner, StepHandle
 from engine.sampling.state import SamplerState
+from engine.scheduling.batch import Batch
 from engine.scheduling.scheduler import Scheduler
 
 VOCAB = 64
@@ -107,16 +108,35 @@ def _worker(work: Work, work_ms: float) -> Callable[[], object]:
     return read
 
 
+class NotingRunner(ModelRunner):
+    """The real runner; notes when each step was handed over.
+
+    Attributes:
+        submitted_ns: Clock after each call of `submit`.
+    """
+
+    submitted_ns: list[int]
+
+    def submit(self, batch: Batch) -> StepHandle:
+        """See `ModelRunner.submit`."""
+        handle = super().submit(batch)
+        self.submitted_ns.append(time.perf_counter_ns())
+        return handle
+
+
 @dataclass(kw_only=True, slots=True)
 class IdleEngine:
     """A loop over an idle model.
 
     Attributes:
         model: Keeps the marks.
-        loop: The real loop, scheduler, pool, runner and sampler.
+        runner: The real runner and sampler.
+        loop: The real loop, scheduler and pool.
+        overlap: Prepare a step while another runs.
     """
 
     model: IdleModel
+    runner: NotingRunner = field(init=False)
     loop: EngineLoop = field(init=False)
     overlap: bool = True
 
@@ -141,10 +161,12 @@ class IdleEngine:
             eos_token_ids=(),
             draw_seed=lambda: 0,
         )
+        self.runner = NotingRunner(model=self.model, storage=storage, state=state, num_threads=1)
+        self.runner.submitted_ns = []
         self.loop = EngineLoop(
             info=_info(),
             scheduler=scheduler,
-            runner=ModelRunner(model=self.model, storage=storage, state=state, num_threads=1),
+            runner=self.runner,
             overlap=self.overlap,
         )
 
