@@ -115,61 +115,65 @@ void Stepper::grow(int num_rows) {
 void Stepper::make_tasks(const StepTables& tables) {
   const Dimensions& dims = model_.dims;
   const int group = dims.num_heads / dims.num_kv_heads, most_rows = std::max(1, kMaxTaskRows / group);
-  const bool few = tables.num_lanes * dims.num_kv_heads < 4 * model_.team.size();
+  const bool is_few = tables.num_lanes * dims.num_kv_heads < 4 * model_.team.size();
+  auto rows_of = [&](int lane) { return tables.query_starts[lane + 1] - tables.query_starts[lane]; };
+  auto spans_of = [&](int lane) { return chunks_of(tables.context_lens[lane], kSpanKeys); };
+  auto is_apart = [&](int lane) { return is_few && rows_of(lane) == 1 && spans_of(lane) > 1; };
+
+  size_t num_partials = 0;
+  for (int lane = 0; lane < tables.num_lanes; ++lane)
+    if (is_apart(lane)) num_partials += size_t(spans_of(lane)) * dims.num_kv_heads;
+  float* partial = make_partials(num_partials * partial_floats(group, dims.head_dim));
+
   tasks_.clear();
   merges_.clear();
-  size_t num_partials = 0;
   for (int lane = 0; lane < tables.num_lanes; ++lane) {
-    const int first = tables.query_starts[lane], rows = tables.query_starts[lane + 1] - first;
-    const int context = tables.context_lens[lane];
+    const int first = tables.query_starts[lane], context = tables.context_lens[lane];
     const uint8_t* mask = tables.masks != nullptr ? tables.masks[lane] : nullptr;
-    const int num_spans = chunks_of(context, kSpanKeys);
-    const bool apart = few && rows == 1 && num_spans > 1;
-    for (int done = 0; done < rows; done += most_rows) {
+    for (int done = 0; done < rows_of(lane); done += most_rows) {
       AttendTask task;
       task.first_row = first + done;
-      task.num_rows = std::min(most_rows, rows - done);
+      task.num_rows = std::min(most_rows, rows_of(lane) - done);
       task.pages = tables.block_tables + tables.table_starts[lane];
-      task.first_visible = context - rows + done + 1;
+      task.first_visible = context - rows_of(lane) + done + 1;
       task.context = context;
       task.mask = mask != nullptr ? mask + size_t(done) * context : nullptr;
+      task.first_span = 0;
+      task.num_spans = spans_of(lane);
       task.partial = nullptr;
-      for (int head = 0; head < dims.num_kv_heads; ++head) {
-        task.kv_head = head;
-        task.first_span = 0;
-        task.num_spans = num_spans;
-        if (!apart) {
+      for (task.kv_head = 0; task.kv_head < dims.num_kv_heads; ++task.kv_head) {
+        if (is_apart(lane)) {
+          partial = cut_task(task, partial);
+        } else {
           tasks_.push_back(task);
-          continue;
         }
-        // Places are offsets until the memory is there.
-        task.partial = reinterpret_cast<float*>(num_partials * sizeof(float));
-        merges_.push_back(task);
-        for (int span = 0; span < num_spans; ++span) {
-          task.first_span = span;
-          task.num_spans = 1;
-          task.partial = reinterpret_cast<float*>(num_partials * sizeof(float));
-          tasks_.push_back(task);
-          num_partials += partial_floats(group, dims.head_dim);
-        }
-        task.partial = nullptr;
       }
     }
   }
-  if (num_partials > 0) {
-    if (partials_.size() < num_partials * sizeof(float)) {
-      model_.team.quiesce();
-      partials_ = Arena(2 * num_partials * sizeof(float));
-    }
-    auto settle = [&](AttendTask& task) {
-      task.partial = reinterpret_cast<float*>(partials_.data<char>() + reinterpret_cast<uintptr_t>(task.partial));
-    };
-    for (AttendTask& task : merges_) settle(task);
-    for (AttendTask& task : tasks_)
-      if (task.num_spans == 1 && task.num_rows == 1 && task.context > kSpanKeys) settle(task);
-  }
   // The longest first, so that none is left over at the end.
   std::reverse(tasks_.begin(), tasks_.end());
+}
+
+// Makes one task of each span, and a merge; returns the place behind their states.
+float* Stepper::cut_task(AttendTask task, float* partial) {
+  task.partial = partial;
+  merges_.push_back(task);
+  const int num_spans = task.num_spans;
+  task.num_spans = 1;
+  for (task.first_span = 0; task.first_span < num_spans; ++task.first_span) {
+    task.partial = partial;
+    tasks_.push_back(task);
+    partial += partial_floats(model_.dims.num_heads / model_.dims.num_kv_heads, model_.dims.head_dim);
+  }
+  return partial;
+}
+
+float* Stepper::make_partials(size_t num_floats) {
+  if (partials_.size() < num_floats * sizeof(float)) {
+    model_.team.quiesce();
+    partials_ = Arena(2 * num_floats * sizeof(float));
+  }
+  return partials_.data<float>();
 }
 
 void Stepper::run(const StepTables& tables) {

@@ -52,10 +52,11 @@ class Stepper {
   const Pages& pages() const { return pages_; }
 
  private:
-  struct Buffers;
   struct Plan;
   void grow(int num_rows);
   void make_tasks(const StepTables& tables);
+  float* cut_task(AttendTask task, float* partial);
+  float* make_partials(size_t num_floats);
 
   Model& model_;
   Pages pages_;
