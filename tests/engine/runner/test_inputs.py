@@ -10,7 +10,7 @@ import torch
 
 from engine.kv.storage import KVStorage
 from engine.request import GenerateRequest
-from engine.runner.inputs import InputStager
+from engine.runner.inputs import FedTokens, InputStager
 from engine.sampling.params import SamplingParams
 from engine.scheduling.batch import Batch, Lane
 from engine.sequence import Sequence
@@ -115,3 +115,14 @@ def test_rows_read_out_are_those_that_sample_and_those_whose_prompt_is_asked_abo
         found = [positions[row] for row in rows[readout.first : readout.last]]
         assert found == list(range(lane.start, min(lane.stop, lane.sequence.num_prompt - 1)))
         assert readout.targets == [lane.sequence.token_ids[position + 1] for position in found]
+
+
+def test_tokens_are_fed_back_in_tensors_as_in_arrays() -> None:
+    last_tokens = torch.arange(100, 110)
+    token_ids = torch.zeros(4, dtype=torch.int64)
+    places, rows = torch.tensor([3, 1]), torch.tensor([7, 2])
+    FedTokens(token_ids, places, last_tokens, rows).fill()
+    assert token_ids.tolist() == [0, 102, 0, 107]
+    array_ids = torch.zeros(4, dtype=torch.int64).numpy()
+    FedTokens(array_ids, places.numpy(), last_tokens.numpy(), rows.numpy()).fill()
+    assert array_ids.tolist() == token_ids.tolist()
