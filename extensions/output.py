@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,6 +10,7 @@ import msgspec
 
 from engine.request import ConstraintSpec
 from engine.sampling.params import SamplingParams
+from extensions.thinking import Markers
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -27,6 +29,10 @@ class GenerateOptions:
         prompt_logprobs: None, or how many alternatives to report for each prompt token.
         priority: Lower enters sooner.
         constraint: What the text of every continuation must be.
+        revealed_ids: Special tokens that are shown even so.
+        thinking: Markers of the thinking that a continuation may begin with, in which no stop string counts.
+        until: Makes a watch for each continuation, which is told of its text as it comes and says where in that the
+            continuation is to end, or None.
     """
 
     sampling: SamplingParams
@@ -38,6 +44,9 @@ class GenerateOptions:
     prompt_logprobs: int | None = None
     priority: int = 0
     constraint: ConstraintSpec | None = None
+    revealed_ids: frozenset[int] = frozenset()
+    thinking: Markers | None = None
+    until: Callable[[], Callable[[str], int | None]] | None = None
 
 
 class TokenAlternative(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,9 +117,12 @@ class Usage:
         num_prompt_tokens: Once, whatever `n` is.
         num_completion_tokens: Over all continuations; a stop token counts, tokens past a stop string do not.
         num_cached_tokens: Prompt tokens that came from the prefix cache.
+        per_choice: Completion tokens of each continuation.
+        num_reasoning_tokens: Those of the completion tokens that are thinking, where somebody told them apart.
     """
 
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     num_cached_tokens: int = 0
     per_choice: dict[int, int] = field(default_factory=dict)
+    num_reasoning_tokens: int = 0
