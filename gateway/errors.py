@@ -6,8 +6,10 @@
     │   └── PromptTooLong         longer than the context, seen before it was tokenised
     ├── AuthenticationError       no key or a wrong one, 401
     ├── ModelNotFound             no model of that name is served, 404
+    ├── NotFound                  nothing of that id is kept here, or it is somebody else's, 404
     ├── BodyTooLarge              the body exceeds the limit, 413
     ├── UnsupportedMediaType      the body is not JSON, or compressed in a way we do not read, 415
+    ├── StoreUnavailable          no store for what outlives a request, or it does not answer, 503
     ├── NotReady                  no engine yet, or shutting down, 503; trying later can help
     └── ClientGone                the client closed the connection; nobody reads the answer (499 in logs)
 
@@ -95,6 +97,10 @@ class ModelNotFound(GatewayError):
         super().__init__(f"The model '{_cut(model, 200)}' does not exist on this server.", "model")
 
 
+class NotFound(GatewayError):
+    """Nothing of that id is stored here for the caller."""
+
+
 class BodyTooLarge(GatewayError):
     """The request body is larger than allowed."""
 
@@ -108,6 +114,10 @@ class UnsupportedMediaType(GatewayError):
 
 class NotReady(GatewayError):
     """The server does not take requests at the moment."""
+
+
+class StoreUnavailable(GatewayError):
+    """What is to be kept or looked up cannot be: no Redis, or it does not answer."""
 
 
 class ClientGone(GatewayError):
@@ -140,8 +150,10 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     BadRequest: ErrorSpec(400, "invalid_request_error", None),
     AuthenticationError: ErrorSpec(401, "invalid_request_error", "invalid_api_key"),
     ModelNotFound: ErrorSpec(404, "invalid_request_error", "model_not_found"),
+    NotFound: ErrorSpec(404, "invalid_request_error", "not_found"),
     BodyTooLarge: ErrorSpec(413, "invalid_request_error", "request_too_large"),
     UnsupportedMediaType: ErrorSpec(415, "invalid_request_error", "unsupported_media_type"),
+    StoreUnavailable: ErrorSpec(503, "server_error", "store_unavailable", retry_after=True),
     NotReady: ErrorSpec(503, "server_error", "server_is_overloaded", retry_after=True),
     ClientGone: ErrorSpec(499, "invalid_request_error", "client_closed_request"),
     ClientDisconnect: ErrorSpec(499, "invalid_request_error", "client_closed_request"),

@@ -9,6 +9,9 @@ import pytest
 
 from engine.text.model import TextModel
 from tests.fakes import ScriptedEngine, says, scripted_client, text_model
+from tests.gateway.state.server import redis_server, redis_url
+
+__all__ = ["redis_server", "redis_url"]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""What outlives one request: a private redis-server where none is given, and the store over it."""
