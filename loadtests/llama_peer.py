@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +79,12 @@ class LlamaCpp:
         command += ["--parallel", str(width), "--ctx-size", str(width * context), "--host", "127.0.0.1"]
         command += ["--port", str(port)]
         with running_command(
-            command, name="llama-server", port=port, ready_path="/health", log_path=log_path
+            command,
+            name="llama-server",
+            port=port,
+            ready_path="/health",
+            environment=own_environment(),
+            log_path=log_path,
         ) as server:
             yield server
 
@@ -103,7 +109,9 @@ class LlamaCpp:
 
     def _run(self, program: str, *arguments: str) -> str:
         command = [str(self.programs / program), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=own_environment()
+        )
         if done.returncode != 0:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
             raise LlamaFailed(f"{program} ended with exit code {done.returncode}:\n{tail}")
@@ -127,6 +135,11 @@ class LlamaContestant:
     def rate(self, shape: Shape) -> float:
         """Tokens per second."""
         return self.llama.rate(self.model, shape)
+
+
+def own_environment() -> dict[str, str]:
+    """The environment without our settings of OpenMP: a peer's threads wait as its authors chose."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
 
 
 def _number(answer: Mapping[str, Any], key: str, program: str) -> float:
