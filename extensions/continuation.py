@@ -11,6 +11,7 @@ from engine.text.detokenizer import DecodedToken, IncrementalDetokenizer
 from engine.text.tokenizer import Tokenizer
 from extensions.output import FinishReason, GenerateOptions, GenerationStep, TokenText
 from extensions.stopping import StopMatch, StopMatcher, StopStrings
+from extensions.thinking import ThoughtSplitter
 from extensions.token_text import describe
 
 _FINISH: dict[EngineFinish, FinishReason] = {
@@ -42,9 +43,15 @@ class Continuation:
         self._options = options
         self._min_tokens = options.sampling.min_tokens
         self._detokenizer = IncrementalDetokenizer(
-            tokenizer, skip_special=options.skip_special_tokens, prompt_tail=prompt_ids
+            tokenizer,
+            skip_special=options.skip_special_tokens,
+            revealed_ids=options.revealed_ids,
+            prompt_tail=prompt_ids,
         )
         self._matcher = StopMatcher(stops, include_stop=options.include_stop_str)
+        # Without stop strings nothing needs to be told from the thinking.
+        self._thought = ThoughtSplitter(options.thinking) if options.thinking is not None and stops else None
+        self._watch = None if options.until is None else options.until()
         # Decoded tokens whose step is not due yet, and the engine's reports of them and of those not yet decoded.
         self._held: list[DecodedToken] = []
         self._logprobs: deque[TokenLogprob] = deque()
@@ -61,6 +68,8 @@ class Continuation:
         if self._options.report_tokens:
             self._logprobs.extend(event.logprobs)
         match = self._take_tokens(event)
+        if match is None and event.finish_reason is not None:
+            match = self._end_thought()
         if match is not None:
             return self._stopped(match)
         if event.finish_reason is not None:
@@ -83,15 +92,45 @@ class Continuation:
         self.num_tokens += len(ids)
         piece = self._detokenizer.push(ids, hide=hide)
         self._held += piece.tokens
-        text, match = self._matcher.push(piece.text, active=self.num_tokens >= self._min_tokens)
+        end = None if self._watch is None else self._watch(piece.text)
+        match = self._search(piece.text[:end])
+        if match is None and end is not None:
+            match = self._end_thought()
+        if match is None and end is not None:
+            self._visible += self._matcher.flush()
+            num_chars = self._num_chars_given + len(self._visible)
+            match = StopMatch(None, num_chars, num_chars)
+        return match
+
+    def _search(self, text: str) -> StopMatch | None:
+        """Makes more text visible; finds the stop string that ends it, but not in the thinking."""
+        if self._thought is not None and not self._thought.is_over:
+            split = self._thought.push(text)
+            self._visible += split.thought
+            self._matcher.skip(len(split.thought))
+            text = split.answer
+        text, match = self._matcher.push(text, active=self.num_tokens >= self._min_tokens)
         self._visible += text
         return match
+
+    def _end_thought(self) -> StopMatch | None:
+        """Searches what was held back as a possible beginning of thinking; no text follows it."""
+        if self._thought is None or not self._thought.is_holding:
+            return None
+        split, self._thought = self._thought.flush(), None
+        self._visible += split.thought
+        self._matcher.skip(len(split.thought))
+        return self._search(split.answer)
+
+    @property
+    def _holds_thought(self) -> bool:
+        return self._thought is not None and self._thought.is_holding
 
     def _released(self) -> GenerationStep | None:
         """Whatever may be shown already, up to the last border of text that no token crosses."""
         if not self._held:
             return None
-        if not (self._matcher.is_holding or self._detokenizer.waiting):
+        if not (self._matcher.is_holding or self._detokenizer.waiting or self._holds_thought):
             counted, self._held = self._held, []
             return self._step(len(self._visible), counted, len(counted))
         num_visible = self._num_chars_given + len(self._visible)

@@ -17,12 +17,12 @@ class StopMatch:
     """Where a stop string was found; positions count characters of everything pushed.
 
     Attributes:
-        stop: The stop string.
+        stop: The stop string; None if something else ended the text.
         start: Position of its first character.
         end: Position after its last character.
     """
 
-    stop: str
+    stop: str | None
     start: int
     end: int
 
@@ -139,6 +139,10 @@ class StopMatcher:
                 return self._end(text, at, node.found)
         self._node = node
         return self._keep(text, node.depth), None
+
+    def skip(self, num_chars: int) -> None:
+        """Counts text that is not searched; nothing may have been held back before it."""
+        self._num_chars += num_chars
 
     def flush(self) -> str:
         """Returns what was held back; the text ends here."""

@@ -12,6 +12,9 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from gateway.parsing.formats import FormatChoice
+from gateway.parsing.reasoning import ReasoningFormat
+
 NameList = Annotated[tuple[str, ...], NoDecode]
 """Several names; one string with commas in the environment."""
 
@@ -65,6 +68,15 @@ class Settings(BaseSettings):
     max_message_chars: Annotated[int, Field(ge=80)] = 1024
     """Longest error message in characters; longer ones are cut."""
 
+    tool_format: FormatChoice = "auto"
+    """How the model writes calls of tools; `auto` goes by its chat template."""
+
+    reasoning_format: ReasoningFormat = "auto"
+    """Markers around the model's thinking; `auto` goes by its chat template, `none` leaves thinking in the content."""
+
+    reasoning_fields: NameList = ("reasoning_content", "reasoning")
+    """Names under which thinking is sent."""
+
     lenient_stream_options: bool = False
     """Ignore `stream_options` on a request that does not stream, instead of refusing it."""
 
@@ -92,7 +104,7 @@ class Settings(BaseSettings):
     access_log: bool = True
     """Write one line for each request."""
 
-    @field_validator("model_names", "api_keys", "cors_origins", mode="before")
+    @field_validator("model_names", "api_keys", "cors_origins", "reasoning_fields", mode="before")
     @classmethod
     def _split_names(cls, value: object) -> object:
         if isinstance(value, str):

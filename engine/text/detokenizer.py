@@ -51,14 +51,22 @@ class IncrementalDetokenizer:
     Args:
         tokenizer: Of the model that makes the tokens.
         skip_special: Leave special tokens out of the text.
+        revealed_ids: But for these.
         prompt_tail: Ids before the first pushed one (all of them, or the last few). They add no text, but a
             tokenizer that drops the space before the first word drops none after them, and a character that they
             begin is completed.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, prompt_tail: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special: bool = True,
+        revealed_ids: frozenset[int] = frozenset(),
+        prompt_tail: Sequence[int] = (),
+    ) -> None:
         self._tokenizer = tokenizer
-        self._hidden_ids = tokenizer.special_ids if skip_special else frozenset()
+        self._hidden_ids = tokenizer.special_ids - revealed_ids if skip_special else frozenset()
         self._unfinished = b""
         self._num_chars = 0
         self._waiting: list[DecodedToken] = []

@@ -14,6 +14,7 @@ from gateway.parsing.regions import Region
 
 FENCE = "```"
 FormatName = Literal["hermes", "llama3_json", "llama_pythonic", "mistral", "smollm2", "generic"]
+FormatChoice = Literal["auto", "hermes", "llama3_json", "llama_pythonic", "mistral", "smollm2", "generic"]
 
 
 class ToolFormat:

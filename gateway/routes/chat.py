@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from gateway.generations import Generations, Work
+from gateway.generations import Generations
 from gateway.openapi import takes
 from gateway.routes.answering import collect, json_response, stream
 from gateway.schemas.chat import ChatRequest
 from gateway.services import ServicesDep, read_body
 from gateway.translate.chat import ChatChunks, chat_answer
+from gateway.translate.chat_work import prepare_chat
 from gateway.translate.head import Head
-from gateway.translate.prompts import chat_fields, encode_messages, truncate_prompt
-from gateway.translate.sampling import check_limits, to_options
+from gateway.translate.sampling import check_limits
 
 router = APIRouter()
 
@@ -24,27 +24,13 @@ async def create_chat_completion(request: Request, services: ServicesDep) -> Res
     model = services.models.resolve(body.model)
     check_limits(body, services.settings)
     runtime, info = services.runtime, await services.engine_info()
-    fields, variables = chat_fields(body)
-    prompt_ids = await encode_messages(runtime.text, fields, info.limit_tokens, variables)
-    prompt_ids = truncate_prompt(prompt_ids, body.truncate_prompt_tokens, info.limit_tokens, body.asked_tokens)
-    options = to_options(
-        body,
-        info,
-        runtime.text.tokenizer,
-        num_prompt_tokens=len(prompt_ids),
-        prompt_param="messages",
-        max_tokens=body.asked_tokens,
-        num_logprobs=body.num_logprobs,
-    )
+    chat = await prepare_chat(body, runtime.text, info, services.settings)
     work = await Generations.start(
-        runtime,
-        [Work(prompt_ids, options)],
-        salt=body.cache_salt or "",
-        metrics=services.metrics,
-        prompt_param="messages",
+        runtime, [chat.work], salt=body.cache_salt or "", metrics=services.metrics, prompt_param="messages"
     )
+    form = chat.form(body, runtime.text, services.settings)
     head = Head.new("chatcmpl", model=model, fingerprint=info.fingerprint)
     if body.stream:
-        return stream(services, work, ChatChunks(head, body, prompt_ids))
+        return stream(services, work, ChatChunks(head, form))
     choices = await collect(request, work)
-    return json_response(chat_answer(head, body, choices, work.usage, prompt_ids))
+    return json_response(chat_answer(head, form, choices, work.usage))

@@ -87,6 +87,8 @@ class ChatRequest(TemplateFields, SamplingFields):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    include_reasoning: bool = True
+    separate_reasoning: bool = True
     verbosity: Literal["low", "medium", "high"] | None = None
     store: bool = False
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] = Field(default_factory=dict)

@@ -1,23 +1,26 @@
-"""Tool definitions and tool choice. Until calls can be forced, tools are context for the template and nothing more."""
+"""Tool definitions, and what `tool_choice` makes of them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gateway.errors import BadRequest, UnsupportedParameter
+from gateway.errors import BadRequest
 from gateway.schemas.base import WireModel
+
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 class FunctionDefinition(WireModel):
     """A function that the model may call; `parameters` is a JSON Schema.
 
     Attributes:
-        strict: Shown to the template. Without effect as long as calls are not parsed out of the text.
+        strict: Refuse a schema that cannot be enforced to the letter where a call is forced.
     """
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -34,36 +37,80 @@ class Tool(WireModel):
         return self.model_dump(exclude_none=True)
 
 
-def check_tool_choice(choice: str | dict[str, Any] | None, tools: list[Tool]) -> bool:
-    """Says whether the template is to see the tools.
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools that an answer may call.
+
+    Attributes:
+        tools: Those that the model is told of; none if it may call none.
+        is_forced: The answer must be a call.
+        names_one: The client named the one function that must be called.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    is_forced: bool = False
+    names_one: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tools, each once."""
+        return tuple(dict.fromkeys(tool.function.name for tool in self.tools))
+
+
+def tool_use(choice: str | dict[str, Any] | None, tools: list[Tool]) -> ToolUse:
+    """What a request's `tool_choice` makes of its `tools`.
 
     Raises:
         BadRequest: The choice is unknown, names no given tool, or asks for a call where there are no tools.
-        UnsupportedParameter: The choice demands a call, which is not enforced yet.
     """
-    if choice is None or choice == "auto":
-        return bool(tools)
     if choice == "none":
-        return False
+        return ToolUse()
+    if choice is None or choice == "auto":
+        return ToolUse(tuple(tools))
     if not tools:
         raise BadRequest("'tool_choice' asks for a call but the request has no 'tools'.", "tool_choice")
     if choice == "required":
-        raise UnsupportedParameter("tool_choice")
-    name = _chosen_name(choice)
-    if name is not None and name not in {tool.function.name for tool in tools}:
+        return ToolUse(tuple(tools), is_forced=True)
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if isinstance(choice, dict) and kind == "function":
+        return ToolUse(_named(_name(choice, "tool_choice"), tools), is_forced=True, names_one=True)
+    if isinstance(choice, dict) and kind == "allowed_tools":
+        return _allowed(choice, tools)
+    raise BadRequest(
+        "'tool_choice' must be 'none', 'auto', 'required', or an object that names a function or allowed tools.",
+        "tool_choice",
+    )
+
+
+def _allowed(choice: dict[str, Any], tools: list[Tool]) -> ToolUse:
+    # Chat completions nest the fields, responses do not; both mean the same.
+    at = "tool_choice.allowed_tools" if "allowed_tools" in choice else "tool_choice"
+    fields = choice.get("allowed_tools", choice)
+    if not isinstance(fields, dict):
+        raise BadRequest(f"'{at}' must be an object.", at)
+    mode, listed = fields.get("mode") or "auto", fields.get("tools")
+    if mode not in ("auto", "required"):
+        raise BadRequest(f"'{at}.mode' must be 'auto' or 'required'.", f"{at}.mode")
+    if not isinstance(listed, list) or not listed or not all(isinstance(one, dict) for one in listed):
+        raise BadRequest(f"'{at}.tools' must be a list of at least one tool.", f"{at}.tools")
+    names = {_name(one, f"{at}.tools[{position}]") for position, one in enumerate(listed)}
+    given = {tool.function.name for tool in tools}
+    for name in sorted(names - given):
+        raise BadRequest(f"'{at}.tools' names '{name[:64]}', which is not in 'tools'.", f"{at}.tools")
+    return ToolUse(tuple(tool for tool in tools if tool.function.name in names), is_forced=mode == "required")
+
+
+def _named(name: str, tools: list[Tool]) -> tuple[Tool, ...]:
+    found = tuple(tool for tool in tools if tool.function.name == name)
+    if not found:
         raise BadRequest(f"'tool_choice' names '{name[:64]}', which is not in 'tools'.", "tool_choice")
-    raise UnsupportedParameter("tool_choice")
+    return found[:1]
 
 
-def _chosen_name(choice: str | dict[str, Any]) -> str | None:
-    if not isinstance(choice, dict) or choice.get("type") not in ("function", "allowed_tools"):
-        raise BadRequest(
-            "'tool_choice' must be 'none', 'auto', 'required', or an object that names a function.", "tool_choice"
-        )
-    if choice["type"] == "allowed_tools":
-        return None
+def _name(choice: dict[str, Any], at: str) -> str:
+    """The function that an object names, in the nested form or the flat one."""
     function = choice.get("function")
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
-        raise BadRequest("'tool_choice.function.name' must be a string.", "tool_choice.function.name")
+    name = function.get("name") if isinstance(function, dict) else choice.get("name")
+    if choice.get("type", "function") != "function" or not isinstance(name, str):
+        raise BadRequest(f"'{at}.function.name' must be a string.", f"{at}.function.name")
     return name

@@ -8,8 +8,11 @@ from typing import Any
 from engine.text.errors import InvalidText, TemplateError
 from engine.text.model import TextModel
 from gateway.errors import BadRequest, PromptTooLong
+from gateway.parsing.detection import detect_tool_format
+from gateway.parsing.formats import ToolFormat
 from gateway.schemas.chat import ChatRequest, TemplateFields
-from gateway.schemas.tools import check_tool_choice
+from gateway.schemas.tools import tool_use
+from gateway.translate.tool_messages import fit_template
 
 INLINE_CHARS = 8_192
 """Longer text is tokenised in a thread, so that other requests go on meanwhile."""
@@ -42,54 +45,67 @@ async def encode_text(text: TextModel, prompt: str, limit_tokens: int, *, param:
 async def encode_messages(
     text: TextModel, fields: TemplateFields, limit_tokens: int, variables: dict[str, Any] | None = None
 ) -> list[int]:
-    """Renders a conversation through the model's chat template and tokenises it.
+    """Renders a conversation through the model's chat template and tokenises it; see `render_messages`."""
+    prompt = render_messages(text, fields, limit_tokens, variables)
+    return await encode_text(text, prompt, limit_tokens, param="messages", add_special=fields.add_special_tokens)
+
+
+def render_messages(
+    text: TextModel,
+    fields: TemplateFields,
+    limit_tokens: int,
+    variables: dict[str, Any] | None = None,
+    tool_format: ToolFormat | None = None,
+) -> str:
+    """Renders a conversation through the model's chat template.
 
     Args:
         text: The model's text side.
         fields: Messages, tools and how the prompt ends.
         limit_tokens: Most tokens of one sequence.
         variables: More template variables; those of the request itself win.
+        tool_format: How the model writes calls, if the template is not to tell.
 
     Raises:
         BadRequest: The model has no chat template, or the template refused the messages.
-        PromptTooLong: The conversation has more tokens than `limit_tokens`.
+        PromptTooLong: The conversation surely has more tokens than `limit_tokens`.
     """
-    if text.chat_template is None:
+    template = text.chat_template
+    if template is None:
         raise BadRequest("This model has no chat template; use /v1/completions.", "messages")
     if len(fields.messages) > limit_tokens:
         raise PromptTooLong(limit_tokens, len(fields.messages), "messages")
     messages = [message.for_template() for message in fields.messages]
-    if not text.chat_template.uses("developer"):
+    if not template.uses("developer"):
         messages = [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
-    tools = [tool.for_template() for tool in fields.tools] or None
+    tools = [tool.for_template() for tool in fields.tools]
+    messages = fit_template(messages, tools, template, tool_format or detect_tool_format(template))
     kwargs = {**(variables or {}), **fields.chat_template_kwargs}
     try:
-        prompt = text.chat_template.render(
+        return template.render(
             messages,
-            tools=tools,
+            tools=tools or None,
             add_generation_prompt=fields.opens_turn,
             continue_final_message=fields.continue_final_message,
             **kwargs,
         )
     except TemplateError as error:
         raise BadRequest(f"Invalid 'messages': {error.message}", "messages") from None
-    return await encode_text(text, prompt, limit_tokens, param="messages", add_special=fields.add_special_tokens)
 
 
 def chat_fields(request: ChatRequest) -> tuple[TemplateFields, dict[str, Any]]:
-    """What the template of a chat request gets: its fields, without tools that are not to be seen, and variables.
+    """What the template of a chat request gets: its fields, without tools that may not be called, and variables.
 
     Raises:
         BadRequest: `tool_choice` does not go with `tools`.
-        UnsupportedParameter: `tool_choice` demands a call.
     """
-    shows_tools = check_tool_choice(request.tool_choice, request.tools)
-    fields = request if shows_tools or not request.tools else request.model_copy(update={"tools": []})
+    tools = list(tool_use(request.tool_choice, request.tools).tools)
+    fields = request if len(tools) == len(request.tools) else request.model_copy(update={"tools": tools})
     variables: dict[str, Any] = {}
     if request.reasoning_effort is not None:
-        variables["reasoning_effort"] = request.reasoning_effort
-        if request.reasoning_effort == "none":
-            variables["enable_thinking"] = False
+        # Templates call this by several names.
+        thinks = request.reasoning_effort != "none"
+        variables |= {"reasoning_effort": request.reasoning_effort, "enable_thinking": thinks, "thinking": thinks}
     if request.verbosity is not None:
         variables["verbosity"] = request.verbosity
     return fields, variables

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from engine.text.model import TextModel
+from gateway.schemas.tools import Tool, tool_use
 from tests.fakes import ScriptedEngine, repeats, scripted_client, text_model
 from tests.gateway.wire import chat, refused, whole
 
@@ -192,16 +193,21 @@ async def test_g_21_g_76_a_choice_without_its_tool_is_refused(
 
 
 @pytest.mark.parametrize(
-    "choice",
+    ("choice", "names"),
     [
-        "required",
-        {"type": "function", "function": {"name": "get_weather"}},
-        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+        ("required", "get_weather get_time"),
+        ({"type": "function", "function": {"name": "get_weather"}}, "get_weather"),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]},
+            "get_time",
+        ),
     ],
 )
-async def test_a_call_that_cannot_be_forced_is_not_promised(client: httpx.AsyncClient, choice: object) -> None:
-    error = await refused(client, chat(tools=[TOOL], tool_choice=choice), param="tool_choice")
-    assert error["code"] == "unsupported_parameter"
+def test_a_choice_that_demands_a_call_demands_one_of_its_tools(choice: Any, names: str) -> None:
+    tools = [Tool.model_validate(TOOL), Tool.model_validate({"type": "function", "function": {"name": "get_time"}})]
+    use = tool_use(choice, tools)
+    assert use.is_forced
+    assert use.names == tuple(names.split())
 
 
 @pytest.mark.parametrize(("choice", "is_shown"), [(None, True), ("auto", True), ("none", False)])

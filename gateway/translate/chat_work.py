@@ -1,0 +1,132 @@
+"""A chat request to what the engine is asked for and how its answers are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from engine.request import ConstraintKind, ConstraintSpec, EngineInfo
+from engine.text.model import TextModel
+from extensions.output import GenerateOptions
+from gateway.generations import Work
+from gateway.parsing.answers import AnswerPlan
+from gateway.parsing.detection import detect_thinking, detect_tool_format, special_marker_ids
+from gateway.parsing.forced import call_grammar, thought_grammar
+from gateway.parsing.formats import FORMATS, ToolFormat
+from gateway.parsing.reasoning import MARKERS, Thinking
+from gateway.schemas.chat import ChatRequest
+from gateway.schemas.tools import ToolUse, tool_use
+from gateway.settings import Settings
+from gateway.translate.chat import ChatForm
+from gateway.translate.prompts import chat_fields, encode_text, render_messages, truncate_prompt
+from gateway.translate.sampling import to_options
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatWork:
+    """What one chat request comes down to.
+
+    Attributes:
+        prompt_ids: The rendered conversation.
+        options: How to continue it.
+        plan: How to read the answers.
+    """
+
+    prompt_ids: list[int]
+    options: GenerateOptions
+    plan: AnswerPlan
+
+    @property
+    def work(self) -> Work:
+        """For the engine."""
+        return Work(self.prompt_ids, self.options)
+
+    def form(self, request: ChatRequest, text: TextModel, settings: Settings) -> ChatForm:
+        """How the answers are written."""
+        hides = self.options.skip_special_tokens
+        return ChatForm(
+            request=request,
+            plan=self.plan,
+            prompt_ids=self.prompt_ids,
+            tokenizer=text.tokenizer,
+            hidden_ids=text.tokenizer.special_ids - self.options.revealed_ids if hides else frozenset(),
+            reasoning_fields=settings.reasoning_fields,
+        )
+
+
+async def prepare_chat(body: ChatRequest, text: TextModel, info: EngineInfo, settings: Settings) -> ChatWork:
+    """Renders, tokenises and checks all that can be checked before the engine is asked.
+
+    Raises:
+        BadRequest: The conversation or the choice of tools is wrong.
+        PromptTooLong: The conversation has more tokens than any sequence can have.
+        InvalidRequest: Sampling values contradict each other or the vocabulary.
+    """
+    use = tool_use(body.tool_choice, body.tools)
+    fields, variables = chat_fields(body)
+    tool_format = _tool_format(text, settings)
+    prompt = render_messages(text, fields, info.limit_tokens, variables, tool_format)
+    ids = await encode_text(text, prompt, info.limit_tokens, param="messages", add_special=body.add_special_tokens)
+    ids = truncate_prompt(ids, body.truncate_prompt_tokens, info.limit_tokens, body.asked_tokens)
+    options = to_options(
+        body,
+        info,
+        text.tokenizer,
+        num_prompt_tokens=len(ids),
+        prompt_param="messages",
+        max_tokens=body.asked_tokens,
+        num_logprobs=body.num_logprobs,
+    )
+    thinking = _thinking(text, settings) if body.separate_reasoning else None
+    plan = AnswerPlan(
+        thinking=None if thinking is None else thinking.at_end_of(prompt),
+        tool_format=tool_format,
+        names=use.names,
+        is_forced=use.is_forced,
+        is_single=use.names_one or not body.parallel_tool_calls,
+    )
+    return ChatWork(prompt_ids=ids, options=_with_plan(options, plan, use, text), plan=plan)
+
+
+def _tool_format(text: TextModel, settings: Settings) -> ToolFormat:
+    if settings.tool_format != "auto":
+        return FORMATS[settings.tool_format]
+    return FORMATS["generic"] if text.chat_template is None else detect_tool_format(text.chat_template)
+
+
+def _thinking(text: TextModel, settings: Settings) -> Thinking | None:
+    wanted = settings.reasoning_format
+    if wanted == "none" or text.chat_template is None:
+        return None
+    if wanted == "auto":
+        return detect_thinking(text.chat_template)
+    start, end = MARKERS[wanted]
+    return Thinking(start=start, end=end)
+
+
+def _with_plan(options: GenerateOptions, plan: AnswerPlan, use: ToolUse, text: TextModel) -> GenerateOptions:
+    markers = () if plan.thinking is None else (plan.thinking.start, plan.thinking.end)
+    special = special_marker_ids(text.tokenizer, markers)
+    if plan.is_forced:
+        options = replace(options, constraint=_constraint(plan, use, are_special=bool(special)))
+    elif plan.names:
+        special |= special_marker_ids(text.tokenizer, plan.tool_format.special_markers)
+        if plan.is_single:
+            options = replace(options, until=plan.first_call_watch)
+    return replace(options, revealed_ids=special, thinking=plan.thinking)
+
+
+def _constraint(plan: AnswerPlan, use: ToolUse, *, are_special: bool) -> ConstraintSpec:
+    thinking = plan.thinking
+    thought = ""
+    if thinking is not None:
+        thought = thought_grammar(thinking.start, thinking.end, is_open=thinking.is_open, are_special=are_special)
+    return ConstraintSpec(
+        kind=ConstraintKind.LARK,
+        source=call_grammar(
+            {tool.function.name: tool.function.parameters for tool in use.tools},
+            is_parallel=not plan.is_single,
+            thought=thought,
+        ),
+        strict=any(tool.function.strict for tool in use.tools),
+        param="tools",
+    )
