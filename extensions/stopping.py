@@ -100,11 +100,14 @@ class StopMatcher:
 
     The match that completes first wins; of those that complete with the same character, the longest. The outcome is
     the same however the text is cut into pieces.
+
+    Attributes:
+        is_idle: There is nothing to find.
     """
 
     def __init__(self, stops: StopStrings, *, include_stop: bool = False) -> None:
         self._stops = stops
-        self._is_idle = not stops
+        self.is_idle = not stops
         self._include_stop = include_stop
         self._node = stops.root
         self._held = ""
@@ -125,7 +128,7 @@ class StopMatcher:
         Returns:
             Text that may be shown now, and the match that ended the text, if any. After a match, push no more.
         """
-        if self._is_idle:
+        if self.is_idle:
             return text, None
         at, node, root = 0, self._node, self._stops.root
         while at < len(text):

@@ -23,10 +23,6 @@ _STATELESS_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _PROBES = frozenset({"/health", "/ready", "/metrics"})
 """Asked every few seconds by machines; worth a line only to whoever debugs."""
 
-SEND_PART = "wye.send_part"
-"""ASGI extension: the server's own `send`, for the parts of a body once the response has begun. No middleware has
-anything to say of those, and going through all of them costs a stream a fifth of its time."""
-
 OPENAI_VERSION = b"2020-10-01"
 
 Observer = Callable[[str, str, int, float], None]
@@ -52,7 +48,6 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         start_s = time.perf_counter()
-        scope.setdefault("extensions", {})[SEND_PART] = send
         request_id = request_id_of(scope["headers"])
         scope.setdefault("state", {})["request_id"] = request_id.decode("ascii")
         # Stays at what proxies call "client closed request" if nothing is ever sent.

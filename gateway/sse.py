@@ -15,7 +15,6 @@ from sse_starlette.sse import EventSourceResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from gateway.errors import ClientGone
-from gateway.middleware import SEND_PART
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +24,22 @@ DONE = b"data: [DONE]\n\n"
 CLEANUP_S = 10.0
 """Seconds that ending abandoned work may take before the response stops waiting for it."""
 
+BODY_WRITER = "wye.body_writer"
+"""ASGI extension: a `BodyWriter` of the connection, for servers that have one."""
+
 T = TypeVar("T")
+
+
+class BodyWriter(Protocol):
+    """Sends parts of a body once the response has begun, past all middleware: none has anything to say of those."""
+
+    def write(self, data: bytes) -> bool:
+        """Hands a part to the connection; false if `drain` is due before the next one."""
+        ...
+
+    async def drain(self) -> None:
+        """Waits until the client has read enough."""
+        ...
 
 
 class Closeable(Protocol):
@@ -67,10 +81,10 @@ class EventStreamResponse(EventSourceResponse):
         self._events = events
         self._work = work
         self._stall = StallWatch(send_timeout_s)
-        self._send_part: Send | None = None
+        self._writer: BodyWriter | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._send_part = scope.get("extensions", {}).get(SEND_PART, send)
+        self._writer = scope.get("extensions", {}).get(BODY_WRITER)
         try:
             with self._stall:
                 await super().__call__(scope, receive, send)
@@ -79,14 +93,14 @@ class EventStreamResponse(EventSourceResponse):
 
     async def _stream_response(self, send: Send) -> None:
         # Leaner than the base class, which prepares for events of any kind and arms a timer for each.
-        assert self._send_part is not None
-        send_part, stall = self._send_part, self._stall
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        writer, stall = self._writer or _PlainWriter(send), self._stall
         async with aclosing(self._events):
             async for data in self._events:
-                stall.begin()
-                await send_part({"type": "http.response.body", "body": data, "more_body": True})
-                stall.end()
+                if not writer.write(data):
+                    stall.begin()
+                    await writer.drain()
+                    stall.end()
         async with self._send_lock:
             self.active = False
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -100,6 +114,21 @@ class EventStreamResponse(EventSourceResponse):
         self._stall.begin()
         await send(message)
         self._stall.end()
+
+
+class _PlainWriter:
+    """A `BodyWriter` on ASGI's own `send`: every part is drained before the next."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._data = b""
+
+    def write(self, data: bytes) -> bool:
+        self._data = data
+        return False
+
+    async def drain(self) -> None:
+        await self._send({"type": "http.response.body", "body": self._data, "more_body": True})
 
 
 class StallWatch:

@@ -104,6 +104,19 @@ class IncrementalDetokenizer:
                 text += spelling.text
         return Piece(text, self._release())
 
+    def push_whole(self, token_id: int) -> str | None:
+        """Takes one token and returns its text if that is whole characters inside a text without loose ends.
+
+        Any other token is left to `push`: then this returns None, and nothing has changed.
+        """
+        if self._unfinished or self._waiting or self._at_start or token_id in self._hidden_ids:
+            return None
+        spelling = self._tokenizer.spelling(token_id)
+        if not spelling.is_whole:
+            return None
+        self._num_chars += len(spelling.text)
+        return spelling.text
+
     def _decode(self, token_id: int, data: bytes) -> str:
         """Takes a token that begins the text, or parts of characters."""
         if self._at_start and data:

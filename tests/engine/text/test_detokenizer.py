@@ -92,6 +92,22 @@ def test_valid_text_never_shows_a_replacement_character(text: str) -> None:
     assert "".join(texts) == text
 
 
+@TOKENIZERS
+@pytest.mark.parametrize("skip_special", [True, False])
+@given(data=st.data())
+def test_whole_tokens_taken_the_short_way_are_the_same_text(
+    tokenizer: Tokenizer, data: st.DataObject, skip_special: bool
+) -> None:
+    ids = [token_id for group in data.draw(token_lists(tokenizer)) for token_id in group]
+    short, long = (IncrementalDetokenizer(tokenizer, skip_special=skip_special) for _ in range(2))
+    for token_id in ids:
+        text = short.push_whole(token_id)
+        if text is None:
+            text = short.push([token_id]).text
+        assert text == long.push([token_id]).text
+        assert (short.first_waiting, list(short.waiting)) == (long.first_waiting, list(long.waiting))
+
+
 def test_a_character_split_over_tokens_arrives_whole_with_all_its_tokens() -> None:
     ids = [byte_id(byte) for byte in "🙂".encode()]
     detokenizer = IncrementalDetokenizer(BYTE_LEVEL)

@@ -1,0 +1,147 @@
+"""CPU time of a gateway process for each token it streams: `python -m loadtests.gateway_cost`.
+
+One gateway worker stands between a scripted engine, which gives one token a step to every stream, and this process,
+which only takes in what it sends. Nothing but the worker's own CPU time is counted, so that neither the model nor the
+client matters; what opening and closing the streams costs is measured apart and told apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gateway.settings import Settings, WorkerSettings
+from loadtests.models import locate
+from loadtests.results import report
+from loadtests.server import CHECKOUT, RunningServer, free_port, running_command
+from loadtests.tables import Table
+
+KINDS = ("chat", "text", "chat with usage")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """CPU time of one round.
+
+    Attributes:
+        token_us: Microseconds for each token of a running stream.
+        stream_ms: Milliseconds to open and end one stream.
+    """
+
+    token_us: float
+    stream_ms: float
+
+
+def body_of(kind: str, model: str, num_tokens: int) -> tuple[str, bytes]:
+    """Path and body of a streaming request of one of `KINDS`."""
+    fields: dict[str, Any] = {"model": model, "max_tokens": num_tokens, "stream": True}
+    if kind == "text":
+        return "/v1/completions", json.dumps({**fields, "prompt": "Once upon a time"}).encode()
+    if kind == "chat with usage":
+        fields["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+    messages = [{"role": "user", "content": "Tell me everything."}]
+    return "/v1/chat/completions", json.dumps({**fields, "messages": messages}).encode()
+
+
+@contextlib.contextmanager
+def gateway(model: str, step_ms: float) -> Iterator[RunningServer]:
+    """A worker in front of a scripted engine of a stored model's tokens."""
+    path, port = locate(model), free_port()
+    with tempfile.TemporaryDirectory() as directory:
+        endpoint = f"ipc://{directory}/engine"
+        command = [sys.executable, "-m", "loadtests.scripted_engine", endpoint, str(path), str(step_ms)]
+        engine = subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.PIPE)
+        settings = Settings(port=port, model_names=(model,), access_log=False)
+        worker = WorkerSettings(settings=settings, engine_endpoint=endpoint, model_path=path)
+        try:
+            with running_command(
+                [sys.executable, "-m", "gateway.worker"],
+                name="the gateway worker",
+                port=port,
+                environment={**os.environ, **worker.environment()},
+            ) as server:
+                yield server
+        finally:
+            engine.communicate()
+
+
+def measure(server: RunningServer, kind: str, num_streams: int, num_tokens: int) -> Cost:
+    """One round: streams of one token, then as many of `num_tokens`; what the second costs more is the tokens'.
+
+    Raises:
+        RuntimeError: A stream did not come to its end.
+    """
+    worker = psutil.Process(server.pid)
+    spent_s = []
+    for length in (1, num_tokens):
+        before = worker.cpu_times()
+        asyncio.run(_stream_all(server, kind, num_streams, length))
+        after = worker.cpu_times()
+        spent_s.append(after.user + after.system - before.user - before.system)
+    opening_s, all_s = spent_s
+    return Cost(
+        token_us=(all_s - opening_s) / (num_streams * (num_tokens - 1)) * 1e6, stream_ms=opening_s / num_streams * 1e3
+    )
+
+
+async def _stream_all(server: RunningServer, kind: str, num_streams: int, num_tokens: int) -> None:
+    path, body = body_of(kind, server.model, num_tokens)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+    await asyncio.gather(*(_stream(server.port, head + body) for _ in range(num_streams)))
+
+
+async def _stream(port: int, request: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        end = b""
+        while data := await reader.read(1 << 16):
+            end = (end + data)[-64:]
+        if b"data: [DONE]\n\n" not in end:
+            raise RuntimeError(f"a stream ended with {end!r}")
+    finally:
+        writer.close()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.gateway_cost", description="Measure a gateway's CPU time for each streamed token."
+    )
+    parser.add_argument("--model", default="smollm2-135m", help="stored name, Hugging Face directory or GGUF file")
+    parser.add_argument("--streams", type=int, default=64, help="streams at once")
+    parser.add_argument("--tokens", type=int, default=500, help="tokens of each stream")
+    parser.add_argument("--step-ms", type=float, default=8.0, help="pace of the scripted engine")
+    parser.add_argument("--rounds", type=int, default=5, help="medians are taken over as many rounds")
+    parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    options = parser.parse_args(argv)
+    table = Table(title=f"{options.streams} streams", headers=["CPU time of a gateway", "us a token", "ms a stream"])
+    results: dict[str, Any] = {"streams": options.streams, "tokens": options.tokens, "step_ms": options.step_ms}
+    with gateway(options.model, options.step_ms) as server:
+        measure(server, "chat", options.streams, 50)
+        for kind in KINDS:
+            rounds = [measure(server, kind, options.streams, options.tokens) for _ in range(options.rounds)]
+            token_us = statistics.median(cost.token_us for cost in rounds)
+            stream_ms = statistics.median(cost.stream_ms for cost in rounds)
+            table.add(kind, token_us, stream_ms)
+            results[kind] = {"token_us": token_us, "stream_ms": stream_ms, "rounds_us": [c.token_us for c in rounds]}
+    report([table], results, json_path=options.json, markdown=options.markdown)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
