@@ -8,14 +8,20 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 
 from engine.config import EngineConfig
+from engine.constraints.compiler import ConstraintCompiler
+from engine.constraints.vocabulary import VocabularyBytes
+from engine.errors import ModelLoadError
 from engine.kv.manager import KVManager
 from engine.kv.storage import KVStorage
 from engine.loop import EngineLoop
 from engine.models.checkpoint import Checkpoint, open_checkpoint
+from engine.models.config import ModelConfig
 from engine.models.decoder import load_model, num_parameters
 from engine.models.step import StepModel
 from engine.request import EngineInfo
@@ -35,6 +41,18 @@ def build_loop(config: EngineConfig) -> EngineLoop:
     """
     started_s = time.perf_counter()
     checkpoint = open_checkpoint(config.model)
+    compiler = ConstraintCompiler(partial(_vocabulary, Path(config.model), checkpoint.config))
+    try:
+        loop = _build(config, checkpoint, compiler, started_s)
+        compiler.wait_loaded()
+    except BaseException:
+        compiler.close()
+        raise
+    _announce(loop.info)
+    return loop
+
+
+def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCompiler, started_s: float) -> EngineLoop:
     model_config = checkpoint.config
     placement = place(config, model_config)
     if placement.step.is_fallback:
@@ -62,15 +80,33 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         num_parameters=num_parameters(loaded.model),
         load_s=time.perf_counter() - started_s,
     )
-    loop = EngineLoop(
+    return EngineLoop(
         info=info,
         scheduler=_scheduler(config, placement, info),
         runner=_runner(placement, info, loaded.model),
+        compiler=compiler,
         overlap=config.scheduling.overlap,
         check_integrity=config.check_integrity,
     )
-    _announce(info)
-    return loop
+
+
+def _vocabulary(path: Path, config: ModelConfig) -> VocabularyBytes | None:
+    """The model's tokens as constraints need them; None for a model without text or without an end."""
+    from engine.text.tokenizer import Tokenizer  # not before it is needed, and not by the engine's core
+
+    if not path.exists() or not config.eos_token_ids:
+        return None
+    try:
+        tokenizer = Tokenizer.load(path)
+    except ModelLoadError as error:
+        log.info("output cannot be constrained: %s", error)
+        return None
+    return VocabularyBytes(
+        tokens=[tokenizer.token_bytes(token_id) for token_id in range(config.vocab_size)],
+        special_ids=sorted(token_id for token_id in tokenizer.special_ids if token_id < config.vocab_size),
+        eos_token_ids=config.eos_token_ids,
+        encode=partial(tokenizer.encode, add_special=False),
+    )
 
 
 @dataclass(frozen=True, slots=True)

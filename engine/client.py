@@ -79,8 +79,6 @@ def validate_request(request: GenerateRequest, info: EngineInfo) -> None:
         raise InvalidRequest(f"n must be between 1 and 128, got {request.n}", "n")
     if request.prompt_logprobs is not None and not 0 <= request.prompt_logprobs <= MAX_LOGPROBS:
         raise InvalidRequest(f"prompt_logprobs must be between 0 and {MAX_LOGPROBS}", "prompt_logprobs")
-    if request.constraint is not None:
-        raise InvalidRequest("this engine cannot constrain its output", request.constraint.param)
     request.sampling.validate(info.vocab_size)
     num_prompt = len(request.prompt_ids)
     if num_prompt + request.sampling.max_tokens > info.limit_tokens:

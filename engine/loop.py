@@ -11,10 +11,15 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import Future
 
 import msgspec
 
 from engine.client import validate_request
+from engine.constraints.compiler import ConstraintCompiler
+from engine.constraints.constraint import Constraint
+from engine.constraints.masks import MaskHandover
+from engine.errors import InvalidRequest
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
 from engine.runner.runner import ModelRunner, StepHandle
 from engine.scheduling.batch import Batch
@@ -40,6 +45,7 @@ class EngineLoop:
         info: What it is.
         scheduler: Owns the sequences.
         runner: Owns the device.
+        compiler: Compiles constraints; closed with the loop. None refuses them.
         overlap: Schedule a step while the one before still runs.
         check_integrity: Verify the KV bookkeeping whenever the engine falls idle.
     """
@@ -50,12 +56,14 @@ class EngineLoop:
         info: EngineInfo,
         scheduler: Scheduler,
         runner: ModelRunner,
+        compiler: ConstraintCompiler | None = None,
         overlap: bool = True,
         check_integrity: bool = False,
     ) -> None:
         self.info = info
         self._scheduler = scheduler
         self._runner = runner
+        self._compiler = compiler
         self._overlap = overlap
         self._checks = check_integrity
         self._running: _Step | None = None
@@ -74,15 +82,36 @@ class EngineLoop:
         stats.step_ms = self._step_ms
         return stats
 
-    def submit(self, request: GenerateRequest) -> None:
+    def prepare(self, request: GenerateRequest) -> Future[Constraint] | None:
+        """Starts what must be done beside the engine before a request can be submitted: to compile its constraint.
+
+        Returns:
+            What `submit` is to be given once it is done, its error the request's; None if there is nothing to do.
+
+        Raises:
+            InvalidRequest: It can never be served.
+        """
+        validate_request(request, self.info)
+        if request.constraint is None:
+            return None
+        if self._compiler is None:
+            raise InvalidRequest("this engine cannot constrain its output", request.constraint.param)
+        return self._compiler.compile(request.constraint)
+
+    def submit(self, request: GenerateRequest, prepared: Future[Constraint] | None = None) -> None:
         """Accepts a request, or refuses it before any work.
+
+        Args:
+            request: What is asked.
+            prepared: What `prepare` returned for it; without it a constraint is compiled here and now.
 
         Raises:
             InvalidRequest: It can never be served.
             QueueFull: Too many wait.
         """
-        validate_request(request, self.info)
-        self._scheduler.add(request)
+        if prepared is None:
+            prepared = self.prepare(request)
+        self._scheduler.add(request, None if prepared is None else prepared.result())
 
     def abort(self, request_id: str) -> None:
         """Ends a request at once and without an event; unknown ids pass."""
@@ -96,7 +125,14 @@ class EngineLoop:
         """Starts the next step and returns the events of one that has finished; may return none."""
         previous = self._running
         self._running = self._start() if self._scheduler.has_work else None
-        events = self._finish(previous) if previous is not None else []
+        try:
+            events = self._finish(previous) if previous is not None else []
+            if self._running is not None and self._running.batch.masks is not None:
+                events += self._constrain(self._running.batch, self._running.batch.masks)
+        except BaseException:
+            if self._running is not None and self._running.batch.masks is not None:
+                self._running.batch.masks.give_up()
+            raise
         if not self._overlap and self._running is not None:
             previous, self._running = self._running, None
             events += self._finish(previous)
@@ -115,6 +151,14 @@ class EngineLoop:
     def close(self) -> None:
         """Waits for the device and lets go of it. Idempotent."""
         self._runner.close()
+        if self._compiler is not None:
+            self._compiler.close()
+
+    def _constrain(self, batch: Batch, handover: MaskHandover) -> list[TokenEvent]:
+        """Gives a step that has begun the masks it will need."""
+        masks, events = self._scheduler.constrain(batch)
+        handover.give(masks)
+        return events
 
     def _start(self) -> _Step | None:
         batch = self._scheduler.schedule()

@@ -12,6 +12,7 @@ import enum
 from collections.abc import Sequence as TokenList
 from dataclasses import dataclass, field
 
+from engine.constraints.constraint import Constraint
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import PrefixName
 from engine.request import GenerateRequest, TokenLogprob
@@ -47,6 +48,7 @@ class Sequence:
         reported: Its first event is out.
         prompt_logprobs: Those read so far.
         runs: How often it was admitted; results of an earlier run are recognised by it.
+        constraint: Its place in the language that its output must belong to, after the tokens the host knows.
         num_prompt: Tokens of the prompt.
         max_total: Length at which it ends.
         num_to_compute: Tokens whose K and V are ever needed: all but the last output token, or the whole prompt.
@@ -70,6 +72,7 @@ class Sequence:
     runs: int = 0
     reported: bool = False
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    constraint: Constraint | None = None
     num_prompt: int = field(init=False)
     max_total: int = field(init=False)
     num_to_compute: int = field(init=False)
@@ -109,6 +112,20 @@ class Sequence:
     def output_ids(self) -> TokenList[int]:
         """Output tokens the host knows."""
         return self.token_ids[self.num_prompt :]
+
+    def forced_tokens(self) -> list[int]:
+        """Tokens that can only come next, at most as many as may, up to the first that ends the sequence.
+
+        None where each must be drawn all the same: because its log-probability or the prompt's is to be reported, or
+        because what was drawn counts for later draws.
+        """
+        if self.constraint is None or self.wants_prompt_logprobs or not self.request.sampling.takes_forced_tokens:
+            return []
+        forced = self.constraint.forced()[: self.max_total - len(self.token_ids)]
+        for count, token_id in enumerate(forced, start=1):
+            if token_id in self.stop_ids:
+                return forced[:count]
+        return forced
 
     @property
     def order(self) -> tuple[int, int]:

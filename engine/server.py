@@ -12,22 +12,28 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import msgspec
 import zmq
 
-from engine.errors import EngineError
+from engine.constraints.constraint import Constraint
+from engine.errors import EngineError, QueueFull
 from engine.loop import EngineLoop
 from engine.messages import Abort, Command, Frame, Hello, Refusal, Stop, Submit, decode_command, encode
 from engine.reports import report
-from engine.request import TokenEvent
+from engine.request import GenerateRequest, TokenEvent
 
 log = logging.getLogger(__name__)
 
 STATS_INTERVAL_S = 1.0
 PARENT_INTERVAL_S = 0.05
 """How often a busy engine looks whether its parent is still there."""
+PREPARING_INTERVAL_MS = 2
+"""How often an idle engine looks whether a constraint is compiled."""
+MAX_PREPARING = 256
+"""Requests whose constraints may be compiled or wait for it."""
 MAX_QUEUED_FRAMES = 20_000
 """Frames that may wait for one gateway. One that reads nothing for so long is taken for dead."""
 
@@ -45,6 +51,15 @@ class _Gateway:
     frame: Frame = field(default_factory=Frame)
 
 
+@dataclass(frozen=True, slots=True)
+class _Preparing:
+    """A request whose constraint is being compiled."""
+
+    gateway: _Gateway
+    request: GenerateRequest
+    prepared: Future[Constraint]
+
+
 class EngineServer:
     """Routes commands to the loop and events to whoever asked.
 
@@ -60,6 +75,7 @@ class EngineServer:
         self._parent = parent
         self._gateways: dict[bytes, _Gateway] = {}
         self._owners: dict[str, _Gateway] = {}
+        self._preparing: dict[str, _Preparing] = {}
         self._stats_due_s = 0.0
         self._parent_due_s = 0.0
         self._poller = zmq.Poller()
@@ -68,10 +84,16 @@ class EngineServer:
 
     def run(self) -> None:
         """Serves until the parent closes its end."""
-        while self._take_commands():
-            events = self._loop.step() if self._loop.has_work else []
-            self._route(events)
-            self._send_frames()
+        try:
+            while self._take_commands():
+                if self._preparing:
+                    self._submit_prepared()
+                events = self._loop.step() if self._loop.has_work else []
+                self._route(events)
+                self._send_frames()
+        finally:
+            for preparing in self._preparing.values():
+                preparing.prepared.cancel()
 
     def _take_commands(self) -> bool:
         """Reads all that came; waits only while there is nothing to compute. False when it is time to stop."""
@@ -91,6 +113,8 @@ class EngineServer:
         """How long commands may be waited for: not at all while there is work, for ever if nobody wants numbers."""
         if self._loop.has_work:
             return 0
+        if self._preparing:
+            return PREPARING_INTERVAL_MS
         if not self._gateways:
             return None
         return max(0, math.ceil((self._stats_due_s - time.monotonic()) * 1e3))
@@ -109,20 +133,47 @@ class EngineServer:
                 gateway.frame.info = self._loop.info
                 gateway.frame.stats = self._loop.stats
             case Submit(request):
-                try:
-                    self._loop.submit(request)
-                except EngineError as error:
-                    gateway.frame.refused.append(Refusal(request.request_id, report(error)))
-                else:
-                    gateway.frame.accepted.append(request.request_id)
-                    gateway.requests[request.request_id] = set(range(request.n))
-                    self._owners[request.request_id] = gateway
+                self._take(gateway, request)
+            case Abort(request_id) if request_id in self._preparing:
+                self._preparing.pop(request_id).prepared.cancel()
             case Abort(request_id) if request_id in gateway.requests:
                 self._loop.abort(request_id)
                 self._ended(gateway, request_id, gateway.requests[request_id])
             case Stop(request_id, index) if request_id in gateway.requests:
                 self._loop.stop(request_id, index)
                 self._ended(gateway, request_id, {index})
+
+    def _take(self, gateway: _Gateway, request: GenerateRequest) -> None:
+        """Hands a request to the loop, at once or when its constraint is compiled."""
+        try:
+            prepared = self._loop.prepare(request)
+            if prepared is not None and len(self._preparing) >= MAX_PREPARING:
+                prepared.cancel()
+                raise QueueFull(len(self._preparing))
+        except EngineError as error:
+            gateway.frame.refused.append(Refusal(request.request_id, report(error)))
+            return
+        if prepared is None or prepared.done():
+            self._submit(gateway, request, prepared)
+            return
+        self._preparing[request.request_id] = _Preparing(gateway, request, prepared)
+
+    def _submit(self, gateway: _Gateway, request: GenerateRequest, prepared: Future[Constraint] | None) -> None:
+        try:
+            self._loop.submit(request, prepared)
+        except EngineError as error:
+            gateway.frame.refused.append(Refusal(request.request_id, report(error)))
+        else:
+            gateway.frame.accepted.append(request.request_id)
+            gateway.requests[request.request_id] = set(range(request.n))
+            self._owners[request.request_id] = gateway
+
+    def _submit_prepared(self) -> None:
+        """Hands over the requests whose constraints are compiled by now."""
+        for request_id, preparing in tuple(self._preparing.items()):
+            if preparing.prepared.done():
+                del self._preparing[request_id]
+                self._submit(preparing.gateway, preparing.request, preparing.prepared)
 
     def _ended(self, gateway: _Gateway, request_id: str, indices: set[int]) -> None:
         """Strikes off sequences of a request that have ended."""
@@ -161,6 +212,9 @@ class EngineServer:
             level = logging.WARNING if gateway.requests else logging.DEBUG
             log.log(level, "a gateway is gone (%s); %d requests end with it", error, len(gateway.requests))
             del self._gateways[gateway.identity]
+            for request_id, preparing in tuple(self._preparing.items()):
+                if preparing.gateway is gateway:
+                    self._preparing.pop(request_id).prepared.cancel()
             for request_id in list(gateway.requests):
                 self._loop.abort(request_id)
                 del self._owners[request_id]

@@ -61,6 +61,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         """True if the likeliest token is always taken."""
         return self.temperature < 0.01
 
+    @property
+    def takes_forced_tokens(self) -> bool:
+        """True if a token that can only come next needs no draw: nothing is reported of it, nothing depends on it."""
+        is_penalized = self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+        is_forbidden = bool(self.bad_words) or self.allowed_token_ids is not None
+        return self.logprobs is None and not is_penalized and not is_forbidden
+
     def validate(self, vocab_size: int) -> None:
         """Checks every field against its range and the vocabulary.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from engine.constraints.masks import MaskHandover
 from engine.kv.manager import PageCopy
 from engine.request import TokenLogprob
 from engine.sampling.params import SamplingParams
@@ -35,7 +36,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
         run: The sequence's `runs` when it was scheduled; results of an earlier run are void.
         start: First position computed.
         num_tokens: Query span.
-        samples: A token is drawn after the last position.
+        samples: A token is drawn after the last position, and taken.
         feeds_back: The one token to compute is still on the device.
         reads_prompt: Log-probabilities of the prompt tokens after each position are wanted.
         row: Row of device state.
@@ -69,12 +70,16 @@ class Batch:
         num_tokens: Of all lanes.
         released_rows: Rows of device state given up since the step before.
         assigned_rows: Rows taken.
+        constrained: Lanes that draw within a language.
+        masks: How those lanes' masks come to the device, if there are any.
     """
 
     lanes: list[Lane] = field(default_factory=list)
     num_tokens: int = 0
     released_rows: list[int] = field(default_factory=list)
     assigned_rows: list[RowAssignment] = field(default_factory=list)
+    constrained: list[Lane] = field(default_factory=list)
+    masks: MaskHandover | None = None
 
     def append(self, lane: Lane) -> None:
         """Adds a lane."""
@@ -84,6 +89,7 @@ class Batch:
     def withdraw(self, sequence: Sequence) -> None:
         """Takes a sequence's lane out again, if it has one."""
         self.lanes = [lane for lane in self.lanes if lane.sequence is not sequence]
+        self.constrained = [lane for lane in self.constrained if lane.sequence is not sequence]
         self.num_tokens = sum(lane.num_tokens for lane in self.lanes)
 
     @property

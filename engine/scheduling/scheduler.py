@@ -12,8 +12,11 @@ import itertools
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 
+from engine.constraints.constraint import Constraint, ConstraintBroken, TokenMask
+from engine.constraints.masks import MaskHandover, Masks
 from engine.errors import QueueFull
 from engine.kv.manager import KVManager, PageCopy
+from engine.reports import report
 from engine.request import ErrorReport, FinishReason, GenerateRequest, TokenEvent
 from engine.scheduling.batch import Batch, Lane, LaneResult, RowAssignment
 from engine.scheduling.policy import is_ready, preemption_victim, spare_pages
@@ -74,8 +77,12 @@ class Scheduler:
         )
         return totals
 
-    def add(self, request: GenerateRequest) -> None:
+    def add(self, request: GenerateRequest, constraint: Constraint | None = None) -> None:
         """Lets a validated request wait for admission.
+
+        Args:
+            request: What is asked.
+            constraint: The beginning of the language of its output; each sequence gets a fork.
 
         Raises:
             QueueFull: Too many wait.
@@ -90,6 +97,7 @@ class Scheduler:
         for index in range(request.n):
             sequence = Sequence(request, index, next(self._arrivals), seed, stop_ids, list(request.prompt_ids))
             sequence.leader = sequences[0] if sequences else None
+            sequence.constraint = None if constraint is None else constraint.fork()
             sequences.append(sequence)
         self._roster.add(sequences)
 
@@ -128,7 +136,36 @@ class Scheduler:
             self._admit(batch)
         if batch.lanes:
             batch.released_rows = self._roster.take_released_rows()
+            if batch.constrained:
+                batch.masks = MaskHandover()
         return batch
+
+    def constrain(self, batch: Batch) -> tuple[Masks, list[TokenEvent]]:
+        """Works out what a batch's constrained lanes may draw; to be called once all steps before it are applied.
+
+        Where the next tokens are certain they are appended at once, and what the lane draws is void: the next step
+        computes all of them together.
+        """
+        masks: dict[int, TokenMask] = {}
+        events = []
+        for lane in batch.constrained:
+            sequence = lane.sequence
+            if not sequence.is_running or lane.run != sequence.runs:
+                continue  # it ended, or gave its pages back; what it draws is void
+            assert sequence.constraint is not None
+            try:
+                forced = sequence.forced_tokens()
+                if forced:
+                    sequence.constraint.advance(forced)
+                else:
+                    masks[lane.row] = sequence.constraint.mask()
+            except ConstraintBroken as error:
+                events.append(self._break(sequence, error))
+                continue
+            if forced:
+                lane.samples = False
+                events.append(self._append(sequence, forced))
+        return masks, events
 
     def apply(self, batch: Batch, results: ListOf[LaneResult]) -> list[TokenEvent]:
         """Takes in what a step gave; ends sequences that reached their stop. Events are in lane order."""
@@ -139,7 +176,7 @@ class Scheduler:
             if not sequence.is_running or lane.run != sequence.runs:
                 continue  # it ended, or gave its pages back and will compute this again
             self._commit(lane, result)
-            if result.token_id is not None:
+            if lane.samples:
                 events.append(self._accept(sequence, result))
             elif sequence.num_computed == sequence.max_total:
                 events.append(self._complete_prompt(sequence))
@@ -274,6 +311,8 @@ class Scheduler:
             copies=copies,
         )
         batch.append(lane)
+        if samples and sequence.constraint is not None:
+            batch.constrained.append(lane)
         sequence.num_scheduled = stop
         sequence.num_in_flight += samples
 
@@ -303,21 +342,39 @@ class Scheduler:
     def _accept(self, sequence: Sequence, result: LaneResult) -> TokenEvent:
         """Appends the token drawn, and ends the sequence if it is the last."""
         assert result.token_id is not None
+        if sequence.constraint is not None and result.token_id not in sequence.stop_ids:
+            try:
+                sequence.constraint.advance((result.token_id,))
+            except ConstraintBroken as error:
+                return self._break(sequence, error)
+        event = self._append(sequence, [result.token_id])
+        if result.logprob is not None:
+            event.logprobs = [result.logprob]
+        return event
+
+    def _append(self, sequence: Sequence, token_ids: list[int]) -> TokenEvent:
+        """Appends tokens in place of one that was in flight, and ends the sequence if they are its last."""
         sequence.num_in_flight -= 1
-        sequence.token_ids.append(result.token_id)
-        self._totals.num_decode_tokens += 1
+        sequence.token_ids += token_ids
+        self._totals.num_decode_tokens += len(token_ids)
+        last = token_ids[-1]
+        is_stop = last in sequence.stop_ids
         reason = None
-        if result.token_id in sequence.stop_ids:
+        if is_stop or (sequence.constraint is not None and sequence.constraint.is_complete):
             reason = FinishReason.STOP
         elif len(sequence.token_ids) >= sequence.max_total:
             reason = FinishReason.LENGTH
-        event = self._event(sequence, [result.token_id], finish_reason=reason)
-        if result.logprob is not None:
-            event.logprobs = [result.logprob]
-        if reason is FinishReason.STOP:
-            event.stop_token_id = result.token_id
+        event = self._event(sequence, token_ids, finish_reason=reason)
+        if is_stop:
+            event.stop_token_id = last
         if reason is not None:
             self._end(sequence, reason)
+        return event
+
+    def _break(self, sequence: Sequence, error: ConstraintBroken) -> TokenEvent:
+        """Ends a sequence that cannot go on within its language: it must not go on outside."""
+        event = self._event(sequence, [], finish_reason=FinishReason.ERROR, error=report(error))
+        self._end(sequence, FinishReason.ERROR)
         return event
 
     def _complete_prompt(self, sequence: Sequence) -> TokenEvent:

@@ -1,0 +1,1 @@
+"""Output that must belong to a language: compiled by llguidance, enforced token by token."""

@@ -1,0 +1,96 @@
+"""Tries grammars in a child process before the engine compiles them: what kills or fills that one stays there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+
+import msgspec
+
+from engine.constraints.limits import COMPILE_S
+
+_TOO_DEAR = "it takes too long or too much memory to compile"
+
+
+class GrammarChecker:
+    """One child, started when it is first needed and again after it had to be killed. Safe to use from threads.
+
+    Args:
+        timeout_s: Longest that one grammar may take.
+    """
+
+    def __init__(self, timeout_s: float = COMPILE_S) -> None:
+        self._timeout_s = timeout_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def check(self, grammar: str) -> str:
+        """Returns what is wrong with a grammar, or nothing. Blocks until that is known."""
+        with self._lock:
+            if self._closed:
+                return "the engine is stopping"
+            child = self._running()
+            if self._closed:  # meanwhile; whoever closes has not seen this child
+                self._end()
+                return "the engine is stopping"
+            fault = self._ask(child, msgspec.json.encode(grammar) + b"\n")
+            if fault is None:
+                self._end()
+                return _TOO_DEAR
+            return fault
+
+    def close(self) -> None:
+        """Ends the child; a check under way ends too. Idempotent."""
+        self._closed = True
+        child = self._child
+        if child is not None:
+            child.kill()
+        with self._lock:
+            self._end()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._child is None:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "engine.constraints.checker_child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # a library that gives up writes there, with the grammar in it
+            )
+        return self._child
+
+    def _ask(self, child: subprocess.Popen[bytes], question: bytes) -> str | None:
+        """The child's answer; None if it gave none in time."""
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write(question)
+            child.stdin.flush()
+        except BrokenPipeError:
+            return None
+        answer, deadline_s = b"", time.monotonic() + self._timeout_s
+        while not answer.endswith(b"\n"):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not select.select([child.stdout], [], [], left_s)[0]:
+                return None
+            data = os.read(child.stdout.fileno(), 65536)
+            if not data:
+                return None
+            answer += data
+        return msgspec.json.decode(answer, type=str)
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.kill()
+        child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()

@@ -1,0 +1,73 @@
+"""Compiles grammars that may be harmful, in a process of its own: one that takes for ever is killed with it.
+
+standard input   JSON lines, each a grammar (a string)
+standard output  JSON lines, each what is wrong with it (a string), empty for nothing
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+import threading
+
+import msgspec
+from llguidance import LLMatcher, LLTokenizer
+
+from engine.constraints.limits import COMPILE_BYTES, parser_limits
+from engine.constraints.vocabulary import byte_tokenizer
+
+NICENESS = 10
+"""Steps go before checks."""
+
+STACK_BYTES = 2**20
+"""Less than any thread of the engine has: what does not overflow here overflows nowhere."""
+
+
+def main() -> int:
+    """Checks grammars until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=_answer)
+    thread.start()
+    thread.join()
+    return 0
+
+
+def _answer() -> None:
+    tokenizer = byte_tokenizer()
+    _limit_memory()
+    for line in sys.stdin.buffer:
+        fault = check(msgspec.json.decode(line, type=str), tokenizer)
+        sys.stdout.buffer.write(msgspec.json.encode(fault) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def check(grammar: str, tokenizer: LLTokenizer) -> str:
+    """Returns what is wrong with a grammar, or nothing."""
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return matcher.get_error() or _impossible(matcher)
+
+
+def _impossible(matcher: LLMatcher) -> str:
+    if matcher.is_stopped() and not matcher.is_accepting():
+        return "nothing can satisfy it"
+    return ""
+
+
+def _limit_memory() -> None:
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    limit = used + COMPILE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""One sequence's place in its language."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher
+
+from engine.errors import EngineError
+
+TokenMask = npt.NDArray[np.int32]
+"""[ceil(V / 32)], bit i of word w allows token 32 * w + i."""
+
+
+class ConstraintBroken(EngineError):
+    """A sequence cannot go on within its language: nothing it may draw belongs to it, or a limit was reached."""
+
+
+class Constraint:
+    """What the tokens of one sequence may be; follows them one by one.
+
+    It knows exactly the output tokens that the host knows, so a sequence that yielded its pages goes on where it was.
+
+    Args:
+        matcher: At the beginning of the language; this object's own.
+        num_words: Words of a mask.
+    """
+
+    def __init__(self, matcher: LLMatcher, num_words: int) -> None:
+        self._matcher = matcher
+        self._num_words = num_words
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing can follow: the text is whole."""
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    def fork(self) -> Constraint:
+        """Another one at the same place."""
+        return Constraint(self._matcher.deep_copy(), self._num_words)
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """Goes past tokens.
+
+        Raises:
+            ConstraintBroken: They do not belong to the language.
+        """
+        if not self._matcher.consume_tokens(list(token_ids)):
+            raise self._broken("no token can satisfy both the constraint and the other parameters")
+
+    def forced(self) -> list[int]:
+        """Tokens that must come next, as the tokenizer would write them; often none."""
+        return self._matcher.compute_ff_tokens()
+
+    def mask(self) -> TokenMask:
+        """Tokens that may come next.
+
+        Raises:
+            ConstraintBroken: None may, or finding out would take too long.
+        """
+        words = np.zeros(self._num_words, dtype=np.int32)
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if self._matcher.is_error() or not words.any():
+            raise self._broken("nothing can follow")
+        return words
+
+    def _broken(self, reason: str) -> ConstraintBroken:
+        detail = self._matcher.get_error().split("\n<non-verbose/>")[0][:200]
+        reason = f"{reason} ({detail})" if detail else reason
+        return ConstraintBroken(f"the constraint cannot be followed any further: {reason}")

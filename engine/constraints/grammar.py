@@ -1,0 +1,130 @@
+"""From what is asked to a grammar of llguidance: cheap checks here, everything dear elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from llguidance import LLMatcher
+
+from engine.constraints.limits import MAX_CHOICES, MAX_DEPTH, MAX_REGEX_BYTES, MAX_SOURCE_BYTES
+from engine.errors import InvalidRequest
+from engine.request import ConstraintKind, ConstraintSpec
+
+BOUNDED_WHITESPACE = r" |\n {0,16}"
+"""Between two JSON tokens: nothing, a space, or a new line with its indent."""
+
+NO_WHITESPACE = ""
+
+_UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
+
+
+def to_grammar(spec: ConstraintSpec) -> str:
+    """Returns the grammar of a constraint, as `LLMatcher` takes it.
+
+    Raises:
+        InvalidRequest: It is too long, too deep or not of its kind; `param` is the client's field.
+    """
+    limit = MAX_REGEX_BYTES if spec.kind is ConstraintKind.REGEX else MAX_SOURCE_BYTES
+    if len(spec.source.encode("utf-8", "replace")) > limit:
+        raise InvalidRequest(f"the {spec.kind.replace('_', ' ')} is longer than {limit} bytes", spec.param)
+    match spec.kind:
+        case ConstraintKind.JSON_SCHEMA:
+            return _schema_grammar(_read_schema(spec), spec)
+        case ConstraintKind.JSON_OBJECT:
+            return _schema_grammar({"type": "object"}, spec)
+        case ConstraintKind.REGEX:
+            return LLMatcher.grammar_from_regex(_whole_text(spec))
+        case ConstraintKind.CHOICE:
+            return LLMatcher.grammar_from_regex("|".join(map(_literally, _read_choices(spec))))
+        case ConstraintKind.LARK:
+            return LLMatcher.grammar_from_lark(_whole_text(spec))
+
+
+def lark_json(schema: Mapping[str, Any] | bool, *, strict: bool = False, compact: bool = False) -> str:
+    """Returns a schema as an item of a Lark grammar, with whitespace bounded as in a constraint of its own.
+
+    Args:
+        schema: A JSON schema.
+        strict: Refuse keywords that cannot be enforced.
+        compact: No whitespace.
+    """
+    options = _options(ConstraintSpec(kind=ConstraintKind.JSON_SCHEMA, strict=strict, compact=compact))
+    body = dict(schema) if isinstance(schema, Mapping) else _of_boolean(schema)
+    return "%json " + json.dumps(body | {"x-guidance": options})
+
+
+def explain(error: str) -> str:
+    """Says what is wrong with a grammar, given what llguidance says of it."""
+    unsupported = _UNSUPPORTED.search(error)
+    if unsupported:
+        return f"keywords that cannot be enforced: {unsupported[1]}"
+    return error.split("\n<non-verbose/>")[0].strip()[:500] or "it cannot be compiled"
+
+
+def depth_of(value: object) -> int:
+    """How deep arrays and objects are nested, without recursion."""
+    deepest, waiting = 0, [(value, 1)]
+    while waiting:
+        item, depth = waiting.pop()
+        if isinstance(item, dict | list):
+            deepest = max(deepest, depth)
+            waiting += [(child, depth + 1) for child in (item.values() if isinstance(item, dict) else item)]
+    return deepest
+
+
+def _read_schema(spec: ConstraintSpec) -> dict[str, Any]:
+    try:
+        schema = json.loads(spec.source)
+    except RecursionError:
+        raise InvalidRequest(f"the schema is nested deeper than {MAX_DEPTH} levels", spec.param) from None
+    except ValueError as error:
+        raise InvalidRequest(f"the schema is not JSON: {error}", spec.param) from None
+    if isinstance(schema, bool):
+        return _of_boolean(schema)
+    if not isinstance(schema, dict):
+        raise InvalidRequest("the schema must be an object", spec.param)
+    if depth_of(schema) > MAX_DEPTH:
+        raise InvalidRequest(f"the schema is nested deeper than {MAX_DEPTH} levels", spec.param)
+    schema.pop("x-guidance", None)  # options are ours to set
+    return schema
+
+
+def _of_boolean(schema: object) -> dict[str, Any]:
+    return {} if schema else {"enum": []}
+
+
+def _schema_grammar(schema: dict[str, Any], spec: ConstraintSpec) -> str:
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_options(spec))  # type: ignore[arg-type]
+
+
+def _options(spec: ConstraintSpec) -> dict[str, Any]:
+    options: dict[str, Any] = {"lenient": not spec.strict, "coerce_one_of": not spec.strict}
+    if spec.whitespace_pattern is not None:
+        options["whitespace_pattern"] = spec.whitespace_pattern
+    elif spec.compact:
+        options["whitespace_flexible"] = False
+    else:
+        options["whitespace_pattern"] = BOUNDED_WHITESPACE
+    return options
+
+
+def _whole_text(spec: ConstraintSpec) -> str:
+    if not spec.source.strip():
+        raise InvalidRequest(f"the {spec.kind} is empty", spec.param)
+    return spec.source
+
+
+def _read_choices(spec: ConstraintSpec) -> list[str]:
+    choices = json.loads(spec.source)
+    if not choices or not all(isinstance(choice, str) and choice for choice in choices):
+        raise InvalidRequest("it must be a list of strings, none of them empty", spec.param)
+    if len(choices) > MAX_CHOICES:
+        raise InvalidRequest(f"it has more than {MAX_CHOICES} strings", spec.param)
+    return list(dict.fromkeys(choices))
+
+
+def _literally(text: str) -> str:
+    return "".join(char if char.isalnum() else f"\\x{{{ord(char):X}}}" for char in text)

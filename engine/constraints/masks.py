@@ -1,0 +1,42 @@
+"""Masks on their way to a step that has already begun: it needs them only once its logits are there.
+
+host    schedule 2 | apply 1, masks of 2 | schedule 3 | apply 2, masks of 3 |
+device  [ step 1 ] [ forward 2 ... sample 2 ] [ forward 3 ... sample 3 ]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from queue import SimpleQueue
+
+from engine.constraints.constraint import TokenMask
+from engine.errors import EngineError
+
+Masks = Mapping[int, TokenMask]
+"""By row of device state; rows without one are free."""
+
+
+class MaskHandover:
+    """Passes one step's masks from the host to the device's thread, once."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Masks | None] = SimpleQueue()
+
+    def give(self, masks: Masks) -> None:
+        """The masks are these."""
+        self._queue.put(masks)
+
+    def give_up(self) -> None:
+        """There will be none: the step must fail rather than draw freely."""
+        self._queue.put(None)
+
+    def take(self) -> Masks:
+        """Waits for the masks; to be called once.
+
+        Raises:
+            EngineError: There are none.
+        """
+        masks = self._queue.get()
+        if masks is None:
+            raise EngineError("the masks of a step could not be computed")
+        return masks
