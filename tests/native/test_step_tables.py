@@ -120,6 +120,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("starts that end early", {"query_starts": (0, 3, 4)}, r"query_starts\[2\] is 4"),
     ("starts that end late", {"query_starts": (0, 3, 6)}, r"query_starts\[2\] is 6"),
     ("starts as far apart as 32 bits go", {"query_starts": (0, -(2**31), 5)}, r"query_starts\[1\]"),
+    (
+        "starts that fall further than 32 bits go",
+        {"query_starts": (0, 3, -(2**31), 5), "context_lens": (5, 2, 2), "table_starts": (0, 2, 3, 3)},
+        r"query_starts\[2\] is -2147483648",
+    ),
     ("a context below its rows", {"context_lens": (2, 2)}, r"context_lens\[0\] is 2"),
     ("a negative context", {"context_lens": (5, -1)}, r"context_lens\[1\] is -1"),
     ("a context past its pages", {"context_lens": (9, 2)}, r"context_lens\[0\] is 9"),

@@ -19,7 +19,7 @@ void check_range(const char* table, const int64_t* values, int count, int64_t li
 }
 
 void check_lane(const StepTables& tables, const Pages& pages, int lane) {
-  const int rows = tables.query_starts[lane + 1] - tables.query_starts[lane];
+  const int64_t rows = int64_t{tables.query_starts[lane + 1]} - tables.query_starts[lane];
   if (rows < 0)
     refuse("query_starts", lane + 1, tables.query_starts[lane + 1],
            "at least " + std::to_string(tables.query_starts[lane]));
