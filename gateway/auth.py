@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import AuthenticationError
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({"/health", "/ping", "/ready"})
 """Paths that load balancers ask without a key."""
 
 

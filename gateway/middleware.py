@@ -20,7 +20,7 @@ access_log = logging.getLogger("gateway.access")
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _JSON_TYPE = re.compile(rb"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 _STATELESS_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_PROBES = frozenset({"/health", "/ready", "/metrics"})
+_PROBES = frozenset({"/health", "/ping", "/ready", "/metrics"})
 """Asked every few seconds by machines; worth a line only to whoever debugs."""
 
 OPENAI_VERSION = b"2020-10-01"

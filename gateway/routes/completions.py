@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from engine.request import EngineInfo
 from engine.text.model import TextModel
 from extensions.output import GenerateOptions
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, UnsupportedParameter
 from gateway.generations import Generations, Work
 from gateway.openapi import takes
 from gateway.routes.answering import collect, json_response, stream
@@ -16,6 +16,7 @@ from gateway.services import ServicesDep, read_body
 from gateway.settings import Settings
 from gateway.translate.completions import CompletionChunks, EncodedPrompt, completion_answer
 from gateway.translate.head import Head
+from gateway.translate.infill import Infill
 from gateway.translate.prompts import encode_text, truncate_prompt
 from gateway.translate.sampling import check_limits, to_options
 
@@ -29,7 +30,12 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
     model = services.models.resolve(body.model)
     _check_limits(body, services.settings)
     runtime, info = services.runtime, await services.engine_info()
-    prompts = [await _encode(runtime.text, prompt, body, info.limit_tokens) for prompt in body.prompt]
+    infill = _infill(body, runtime.text)
+    if infill is None:
+        prompts = [await _encode(runtime.text, prompt, body, info.limit_tokens) for prompt in body.prompt]
+    else:
+        prompts = await _arrange(runtime.text, infill, body, info.limit_tokens)
+        body = body.model_copy(update={"stop_token_ids": [*body.stop_token_ids, *infill.end_ids]})
     work = await Generations.start(
         runtime,
         [Work(prompt.ids, _options(body, info, runtime.text, prompt)) for prompt in prompts],
@@ -63,6 +69,28 @@ async def _encode(text: TextModel, prompt: Prompt, body: CompletionRequest, limi
     if body.echo and (not isinstance(prompt, str) or len(ids) < len(prompt)):
         shown = text.tokenizer.decode(ids, skip_special=body.skip_special_tokens)
     return EncodedPrompt(shown, ids)
+
+
+def _infill(body: CompletionRequest, text: TextModel) -> Infill | None:
+    if not body.suffix:
+        return None
+    infill = Infill.find(text.tokenizer)
+    if infill is None:
+        raise UnsupportedParameter("suffix", "This model has no tokens for filling in; 'suffix' is not supported.")
+    return infill
+
+
+async def _arrange(text: TextModel, infill: Infill, body: CompletionRequest, limit_tokens: int) -> list[EncodedPrompt]:
+    """Every prompt with the suffix; both are limited, so that neither is tokenised in vain."""
+    opening = text.tokenizer.encode("", add_special=body.add_special_tokens)
+    after = await encode_text(text, body.suffix, limit_tokens, param="suffix", add_special=False)
+    prompts = []
+    for prompt in body.prompt:
+        before = prompt
+        if isinstance(before, str):
+            before = await encode_text(text, before, limit_tokens, param="prompt", add_special=False)
+        prompts.append(EncodedPrompt("", infill.arrange(opening, before, after)))
+    return prompts
 
 
 def _options(body: CompletionRequest, info: EngineInfo, text: TextModel, prompt: EncodedPrompt) -> GenerateOptions:

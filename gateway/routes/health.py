@@ -1,4 +1,4 @@
-"""GET /health, /ready, /version and /metrics."""
+"""GET /health, /ping, /ready, /version and /metrics."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ router = APIRouter()
 
 
 @readable(router, "/health")
+@readable(router, "/ping")
 async def health(services: ServicesDep) -> Response:
     """200 while an engine is there."""
     if not services.runtime.is_ready:

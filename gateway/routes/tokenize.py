@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, also under /v1."""
+"""POST /tokenize and /detokenize, also under /v1, and /v1/chat/completions/render: prompts without answers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from gateway.errors import BadRequest, PromptTooLong
 from gateway.openapi import takes
 from gateway.routes.answering import json_response
 from gateway.schemas.base import parse_json, validate
+from gateway.schemas.chat import ChatRequest
 from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 from gateway.services import ServicesDep, read_body
+from gateway.translate.chat_work import prepare_chat
 from gateway.translate.prompts import encode_messages, encode_text
+from gateway.translate.sampling import check_limits
 
 router = APIRouter()
 
@@ -49,6 +52,24 @@ async def _encode(text: TextModel, body: TokenizeTextRequest | TokenizeChatReque
     except PromptTooLong as error:
         reason = f"'{error.param}' has more than {limit_tokens} tokens, the most that are tokenised at once."
         raise BadRequest(reason, error.param, "string_above_max_length") from None
+
+
+@router.post("/v1/chat/completions/render", openapi_extra=takes(ChatRequest))
+async def render_chat_completion(request: Request, services: ServicesDep) -> Response:
+    """Checks a chat request and shows what the model would be given, without asking it."""
+    body = await read_body(request, ChatRequest)
+    model = services.models.resolve(body.model)
+    check_limits(body, services.settings)
+    text = services.runtime.text
+    chat = await prepare_chat(body, text, await services.engine_info(), services.settings)
+    answer = {
+        "object": "chat.completion.render",
+        "model": model,
+        "prompt": text.tokenizer.decode(chat.prompt_ids, skip_special=False),
+        "token_ids": chat.prompt_ids,
+        "sampling_params": chat.options.sampling,
+    }
+    return json_response(answer)
 
 
 @router.post("/detokenize", openapi_extra=takes(DetokenizeRequest))

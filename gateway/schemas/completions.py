@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -62,9 +62,8 @@ class CompletionRequest(SamplingFields):
         echo: Begin the text with the prompt.
         add_special_tokens: Begin a prompt that is text with the tokenizer's opening token, if it has one.
         best_of: Generate this many and return the `n` with the highest mean log-probability.
+        suffix: What follows the text; the model fills in what stands between. Empty is the same as none.
     """
-
-    unsupported: ClassVar = {**SamplingFields.unsupported, "suffix": ("",)}
 
     prompt: Annotated[list[Prompt], BeforeValidator(_as_prompts, json_schema_input_type=AnyPrompt)]
     max_tokens: Count = DEFAULT_MAX_TOKENS
@@ -72,6 +71,7 @@ class CompletionRequest(SamplingFields):
     echo: bool = False
     add_special_tokens: bool = True
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+    suffix: str = ""
 
     @model_validator(mode="after")
     def _check_best_of(self) -> Self:
@@ -81,6 +81,14 @@ class CompletionRequest(SamplingFields):
             raise PydanticCustomError("exclusive", "it must be at least 'n'", {"at": "best_of"})
         if self.stream:
             raise PydanticCustomError("exclusive", "it cannot be larger than 'n' in a stream", {"at": "best_of"})
+        return self
+
+    @model_validator(mode="after")
+    def _check_suffix(self) -> Self:
+        if self.suffix and self.echo:
+            raise PydanticCustomError("exclusive", "it excludes 'echo'", {"at": "suffix"})
+        if self.suffix and self.truncate_prompt_tokens is not None:
+            raise PydanticCustomError("exclusive", "it excludes 'truncate_prompt_tokens'", {"at": "suffix"})
         return self
 
     @property

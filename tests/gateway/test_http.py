@@ -205,7 +205,7 @@ async def test_an_unknown_key_is_kept_out(locked: httpx.AsyncClient, header: str
 async def test_probes_and_metrics_need_no_key(
     locked: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel
 ) -> None:
-    for path in ("/health", "/ready", "/metrics"):
+    for path in ("/health", "/ping", "/ready", "/metrics"):
         assert (await locked.get(path)).status_code == 200
     async with scripted_client(engine, model, api_keys=("k1",), open_metrics=False) as client:
         error_of(await client.get("/metrics"), 401)
@@ -371,3 +371,20 @@ async def test_a_whole_answer_has_role_text_and_kind(engine: ScriptedEngine, mod
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": "other words", "refusal": None}
     assert answer["object"] == "chat.completion"
     assert isinstance(answer["created"], int)
+
+
+async def test_a_rendered_chat_is_what_the_model_would_be_given(
+    client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel
+) -> None:
+    body = chat(temperature=0.25, max_tokens=5)
+    rendered = await whole(client, body, CHAT + "/render")
+    assert not engine.requests
+    await whole(client, body)
+    assert rendered["token_ids"] == engine.last.prompt_ids
+    assert model.tokenizer.encode(rendered["prompt"], add_special=False) == rendered["token_ids"]
+    assert (rendered["sampling_params"]["temperature"], rendered["sampling_params"]["max_tokens"]) == (0.25, 5)
+
+
+async def test_rendering_refuses_what_a_chat_would_refuse(client: httpx.AsyncClient) -> None:
+    await refused(client, chat(temperature=3), CHAT + "/render", param="temperature")
+    await refused(client, chat(model="other"), CHAT + "/render", status=404, param="model")

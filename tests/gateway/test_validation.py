@@ -291,11 +291,6 @@ async def test_what_would_change_the_meaning_is_refused_not_ignored(
     assert error["code"] == "unsupported_parameter"
 
 
-async def test_a_suffix_is_refused_for_text_completions(client: httpx.AsyncClient) -> None:
-    assert (await refused(client, text(suffix="x"), TEXT, param="suffix"))["code"] == "unsupported_parameter"
-    await whole(client, text(suffix=""), TEXT)
-
-
 async def test_fields_that_ask_for_nothing_are_accepted(client: httpx.AsyncClient) -> None:
     await whole(
         client,
