@@ -10,9 +10,11 @@ import zlib
 from collections.abc import Callable, Iterable
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import BadRequest, BodyTooLarge, ErrorReply, UnsupportedMediaType
+from gateway.verbs import allowed_methods
 
 log = logging.getLogger(__name__)
 access_log = logging.getLogger("gateway.access")
@@ -136,17 +138,38 @@ async def send_reply(send: Send, reply: ErrorReply) -> None:
 
 
 class PlainOptions:
-    """Answers OPTIONS requests that are no CORS preflight; those never get here."""
+    """Says which methods a path takes: to OPTIONS requests that are no CORS preflight, and with every 405."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "OPTIONS":
-            await send({"type": "http.response.start", "status": 204, "headers": [(b"allow", b"GET, HEAD, POST")]})
-            await send({"type": "http.response.body", "body": b""})
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        if scope["method"] == "OPTIONS":
+            await _answer_options(scope, send)
+            return
+
+        async def send_allowed(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 405:
+                headers = [(name, value) for name, value in message["headers"] if name.lower() != b"allow"]
+                message["headers"] = [*headers, _allow(allowed_methods(scope))]
+            await send(message)
+
+        await self._app(scope, receive, send_allowed)
+
+
+async def _answer_options(scope: Scope, send: Send) -> None:
+    methods = allowed_methods(scope)
+    if not methods:
+        raise HTTPException(404)
+    await send({"type": "http.response.start", "status": 204, "headers": [_allow(methods)]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _allow(methods: list[str]) -> tuple[bytes, bytes]:
+    return b"allow", ", ".join(methods).encode()
 
 
 class RequestBody:

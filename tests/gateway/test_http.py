@@ -108,8 +108,30 @@ async def test_a_preflight_of_a_foreign_origin_is_refused_in_the_error_shape(
         assert answer.headers["access-control-allow-origin"] == "https://mine.example"
 
 
-async def test_options_without_an_origin_is_answered_too(locked: httpx.AsyncClient) -> None:
-    assert (await locked.options(CHAT)).status_code == 204
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        (CHAT, "POST, OPTIONS"),
+        (TEXT + "/", "POST, OPTIONS"),
+        ("/tokenize", "POST, OPTIONS"),
+        ("/v1/models", "GET, HEAD, OPTIONS"),
+        (f"/v1/models/{MODEL}/", "GET, HEAD, OPTIONS"),
+        ("/health", "GET, HEAD, OPTIONS"),
+        ("/openapi.json", "GET, HEAD, OPTIONS"),
+    ],
+)
+async def test_a_path_tells_its_methods_to_whoever_asks_or_uses_another(
+    locked: httpx.AsyncClient, path: str, methods: str
+) -> None:
+    answer = await locked.options(path)
+    assert (answer.status_code, answer.headers["allow"]) == (204, methods)
+    answer = await locked.request("PATCH", path, headers={"authorization": "Bearer k1"})
+    error_of(answer, 405)
+    assert answer.headers.get_list("allow") == [methods]
+
+
+async def test_a_path_that_does_not_exist_has_no_options(locked: httpx.AsyncClient) -> None:
+    error_of(await locked.options("/nope"), 404)
 
 
 async def test_errors_can_be_read_by_pages_of_other_origins(locked: httpx.AsyncClient, engine: ScriptedEngine) -> None:
