@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gateway.parsing.json_calls import JsonExtent
@@ -22,12 +22,19 @@ _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def call_grammar(tools: Mapping[str, dict[str, Any] | None], *, is_parallel: bool, thought: str = "") -> str:
+def call_grammar(
+    tools: Mapping[str, dict[str, Any] | None],
+    *,
+    is_parallel: bool,
+    strict: Collection[str] = (),
+    thought: str = "",
+) -> str:
     """A Lark grammar, as llguidance reads it, of calls whose arguments match the tools' schemas.
 
     Args:
         tools: The JSON Schema of each allowed tool's arguments by name, None for no arguments.
         is_parallel: Allow several calls.
+        strict: Tools whose schemas must be enforced to the letter; in others, keywords that cannot be are left out.
         thought: Rules for what may come before the calls, with one called `thought`; see `thought_grammar`.
     """
     several = f'"[" call (", " call){{0,{MAX_PARALLEL_CALLS - 1}}} "]"'
@@ -37,7 +44,7 @@ def call_grammar(tools: Mapping[str, dict[str, Any] | None], *, is_parallel: boo
     for number, (name, schema) in enumerate(tools.items()):
         head = json.dumps(f'{{"name": "{name}", "arguments": ')
         lines += [f'call_{number}: {head} arguments_{number} "}}"']
-        lines += [f"arguments_{number}: %json {_argument_schema(schema)}"]
+        lines += [f"arguments_{number}: %json {_argument_schema(schema, is_strict=name in strict)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -61,9 +68,9 @@ def thought_grammar(start: str, end: str, *, is_open: bool, are_special: bool) -
     return "\n".join(lines)
 
 
-def _argument_schema(schema: dict[str, Any] | None) -> str:
+def _argument_schema(schema: dict[str, Any] | None, *, is_strict: bool) -> str:
     wanted = {"type": "object", **schema} if schema else _NO_PARAMETERS
-    return json.dumps({**wanted, "x-guidance": _SPACING})
+    return json.dumps({**wanted, "x-guidance": {**_SPACING, "lenient": not is_strict, "coerce_one_of": not is_strict}})
 
 
 class ForcedText:

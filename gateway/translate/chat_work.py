@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from engine.constraints.grammar import depth_of
+from engine.constraints.limits import MAX_DEPTH
 from engine.request import ConstraintKind, ConstraintSpec, EngineInfo
 from engine.text.model import TextModel
 from extensions.output import GenerateOptions
+from gateway.errors import BadRequest
 from gateway.generations import Work
 from gateway.parsing.answers import AnswerPlan
 from gateway.parsing.detection import detect_thinking, detect_tool_format, special_marker_ids
@@ -107,7 +110,9 @@ def _with_plan(options: GenerateOptions, plan: AnswerPlan, use: ToolUse, text: T
     markers = () if plan.thinking is None else (plan.thinking.start, plan.thinking.end)
     special = special_marker_ids(text.tokenizer, markers)
     if plan.is_forced:
-        options = replace(options, constraint=_constraint(plan, use, are_special=bool(special)))
+        template = text.chat_template
+        thinks = template is not None and plan.thinking is not None and template.uses(plan.thinking.end)
+        options = replace(options, constraint=_constraint(plan, use, thinks=thinks, are_special=bool(special)))
     elif plan.names:
         special |= special_marker_ids(text.tokenizer, plan.tool_format.special_markers)
         if plan.is_single:
@@ -115,16 +120,22 @@ def _with_plan(options: GenerateOptions, plan: AnswerPlan, use: ToolUse, text: T
     return replace(options, revealed_ids=special, thinking=plan.thinking)
 
 
-def _constraint(plan: AnswerPlan, use: ToolUse, *, are_special: bool) -> ConstraintSpec:
+def _constraint(plan: AnswerPlan, use: ToolUse, *, thinks: bool, are_special: bool) -> ConstraintSpec:
+    for tool in use.tools:
+        if depth_of(tool.function.parameters) > MAX_DEPTH:
+            name = tool.function.name
+            raise BadRequest(f"The parameters of '{name}' are nested deeper than {MAX_DEPTH} levels.", "tools")
     thinking = plan.thinking
     thought = ""
-    if thinking is not None:
+    # A model that does not think is not given the occasion.
+    if thinking is not None and (thinking.is_open or thinks):
         thought = thought_grammar(thinking.start, thinking.end, is_open=thinking.is_open, are_special=are_special)
     return ConstraintSpec(
         kind=ConstraintKind.LARK,
         source=call_grammar(
             {tool.function.name: tool.function.parameters for tool in use.tools},
             is_parallel=not plan.is_single,
+            strict=[tool.function.name for tool in use.tools if tool.function.strict],
             thought=thought,
         ),
         strict=any(tool.function.strict for tool in use.tools),
