@@ -41,7 +41,8 @@ class PlainModel {
     std::vector<double> keys, values;  // [slots][G][D]
   };
   std::vector<double> project(const StepTables& tables, int index, const std::vector<double>& hidden, int row);
-  std::vector<double> attend(const StepTables& tables, int index, int lane, int row, const std::vector<double>& queries);
+  std::vector<double> attend(const StepTables& tables, int index, int lane, int row,
+                             const std::vector<double>& queries);
 
   const TinyModel& tiny_;
   int page_size_;
