@@ -21,10 +21,12 @@ from gateway.lifecycle import Admission, Lifecycle
 from gateway.middleware import ErrorBoundary, PlainOptions, RequestBody, RequestLog, TrailingSlash
 from gateway.models import ServedModels
 from gateway.openapi import DescribedApi
-from gateway.routes import chat, completions, health, models, tokenize
+from gateway.routes import chat, completions, conversations, health, models, responses, tokenize
 from gateway.routes.answering import json_response
 from gateway.services import Services
 from gateway.settings import Settings
+from gateway.state.runs import BackgroundRuns
+from gateway.state.store import Bounds, ResponseStore
 from gateway.telemetry import Metrics
 
 EXPOSED_HEADERS = ("x-request-id", "openai-processing-ms", "openai-version", "retry-after", "x-should-retry")
@@ -32,9 +34,15 @@ EXPOSED_HEADERS = ("x-request-id", "openai-processing-ms", "openai-version", "re
 
 
 def create_app(
-    settings: Settings, *, engine: EngineClient, text: TextModel, worker: int = 0, metrics_dir: Path | None = None
+    settings: Settings,
+    *,
+    engine: EngineClient,
+    text: TextModel,
+    worker: int = 0,
+    metrics_dir: Path | None = None,
+    store_url: str = "",
 ) -> FastAPI:
-    """Puts a gateway together. The caller owns the engine client and closes it.
+    """Puts a gateway together. The caller owns the engine client, and closes it and `app.state.services`.
 
     Args:
         settings: How to serve.
@@ -42,14 +50,19 @@ def create_app(
         text: Tokenizer and chat template of the engine's model.
         worker: Index of this process among the gateway's workers.
         metrics_dir: Where workers share their request metrics, if there are several.
+        store_url: A Redis of this server's own; `settings.redis_url` wins; without either nothing is stored.
     """
     metrics = Metrics(engine, worker, metrics_dir)
+    lifecycle = Lifecycle(metrics.set_active)
+    stored = _store(settings, settings.redis_url or store_url)
     services = Services(
         settings=settings,
         runtime=Runtime(engine, text),
         models=ServedModels(settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,)),
         metrics=metrics,
-        lifecycle=Lifecycle(metrics.set_active),
+        lifecycle=lifecycle,
+        stored=stored,
+        runs=BackgroundRuns(stored, lifecycle),
     )
     app = DescribedApi(
         title="Wye",
@@ -60,9 +73,14 @@ def create_app(
     )
     app.needs_key = bool(settings.api_keys)
     app.state.services = services
-    for module in (chat, completions, models, tokenize, health):
+    for module in (chat, completions, responses, conversations, models, tokenize, health):
         app.include_router(module.router)
     return app
+
+
+def _store(settings: Settings, url: str) -> ResponseStore | None:
+    bounds = Bounds(count=settings.max_stored, bytes=settings.max_stored_bytes, ttl_s=settings.stored_ttl_s)
+    return ResponseStore(url, bounds) if url else None
 
 
 def _middleware(services: Services) -> list[Middleware]:

@@ -10,11 +10,23 @@ from pydantic.json_schema import models_json_schema
 from gateway.schemas.base import WireModel
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
+from gateway.schemas.responses import (
+    ConversationItemsRequest,
+    ConversationRequest,
+    ConversationUpdate,
+    InputTokensRequest,
+    ResponseRequest,
+)
 from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 
 BODIES: tuple[type[WireModel], ...] = (
     ChatRequest,
     CompletionRequest,
+    ResponseRequest,
+    InputTokensRequest,
+    ConversationRequest,
+    ConversationUpdate,
+    ConversationItemsRequest,
     TokenizeTextRequest,
     TokenizeChatRequest,
     DetokenizeRequest,

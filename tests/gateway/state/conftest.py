@@ -1,4 +1,4 @@
-"""A store over a real redis-server."""
+"""A store over a real redis-server, and supervisors to run one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.state.store import Bounds, ResponseStore
+from tests.gateway.test_serve import start
+
+__all__ = ["start"]
 
 
 @pytest.fixture

@@ -1,0 +1,189 @@
+"""Items of the Responses API: what a client may put into `input`, in the form in which they are kept and shown.
+
+Each is validated into a plain object with an `id`, all its fields spelled out; `gateway.translate.responses_input`
+makes chat messages of them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from gateway.schemas.base import WireModel
+
+MAX_ITEMS = 65_536
+"""Most items of one request."""
+
+MAX_PARTS = 4096
+"""Most content parts of one item."""
+
+Status = Literal["in_progress", "completed", "incomplete"]
+ItemId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+Item = dict[str, Any]
+
+
+def new_id(prefix: str) -> str:
+    """An id that nothing else has, such as `msg_…`."""
+    return f"{prefix}_{uuid.uuid4().hex}"
+
+
+class _Message(WireModel):
+    """A turn: the easy form has text and no type, the long one has parts."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[Any]
+    id: ItemId | None = None
+    status: Status = "completed"
+
+    def shown(self) -> Item:
+        own_type = "output_text" if self.role == "assistant" else "input_text"
+        parts = [self.content] if isinstance(self.content, str) else self.content
+        if len(parts) > MAX_PARTS:
+            raise PydanticCustomError(
+                "too_long", "it has more than {most} parts", {"at": ".content", "most": MAX_PARTS}
+            )
+        content = [_part(part, own_type, f".content[{number}]") for number, part in enumerate(parts)]
+        item_id = self.id or new_id("msg")
+        return {"id": item_id, "type": "message", "status": self.status, "role": self.role, "content": content}
+
+
+class _FunctionCall(WireModel):
+    """A call that the model made earlier."""
+
+    call_id: Annotated[str, Field(min_length=1, max_length=256)]
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    arguments: str
+    id: ItemId | None = None
+    status: Status = "completed"
+
+    def shown(self) -> Item:
+        fields = self.model_dump(exclude={"id"})
+        return {"id": self.id or new_id("fc"), "type": "function_call", **fields}
+
+
+class _FunctionCallOutput(WireModel):
+    """What a call returned; parts are text."""
+
+    call_id: Annotated[str, Field(min_length=1, max_length=256)]
+    output: str | Annotated[list[Any], Field(max_length=MAX_PARTS)]
+    id: ItemId | None = None
+    status: Status = "completed"
+
+    def shown(self) -> Item:
+        output = self.output
+        if not isinstance(output, str):
+            output = [_part(part, "input_text", f".output[{number}]") for number, part in enumerate(output)]
+        fields = {"call_id": self.call_id, "output": output, "status": self.status}
+        return {"id": self.id or new_id("fco"), "type": "function_call_output", **fields}
+
+
+class _SummaryText(WireModel):
+    type: Literal["summary_text"]
+    text: str
+
+
+class _ReasoningText(WireModel):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class _Reasoning(WireModel):
+    """What a model thought earlier; `encrypted_content` of others is kept but says nothing to us."""
+
+    id: ItemId | None = None
+    summary: Annotated[list[_SummaryText], Field(max_length=MAX_PARTS)] = Field(default_factory=list)
+    content: Annotated[list[_ReasoningText], Field(max_length=MAX_PARTS)] = Field(default_factory=list)
+    encrypted_content: str | None = None
+    status: Status = "completed"
+
+    def shown(self) -> Item:
+        return {"id": self.id or new_id("rs"), "type": "reasoning", **self.model_dump(exclude={"id"})}
+
+
+class _ItemReference(WireModel):
+    """An item of an earlier response, or of a conversation, by its id."""
+
+    id: ItemId
+
+    def shown(self) -> Item:
+        return {"id": self.id, "type": "item_reference"}
+
+
+_KINDS: dict[str, type[_Message | _FunctionCall | _FunctionCallOutput | _Reasoning | _ItemReference]] = {
+    "message": _Message,
+    "function_call": _FunctionCall,
+    "function_call_output": _FunctionCallOutput,
+    "reasoning": _Reasoning,
+    "item_reference": _ItemReference,
+}
+
+
+def _items(value: object) -> list[Item]:
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise PydanticCustomError("list_type", "it must be a string or a list of items")
+    if len(value) > MAX_ITEMS:
+        raise PydanticCustomError("too_long", "it has more than {most} items", {"most": MAX_ITEMS})
+    return [_item(item, number) for number, item in enumerate(value)]
+
+
+def _item(value: object, number: int) -> Item:
+    at = f"[{number}]"
+    if not isinstance(value, dict):
+        raise PydanticCustomError("dict_type", "an item must be an object", {"at": at})
+    kind = value.get("type")
+    if kind is None:
+        kind = "message" if "role" in value else "item_reference" if "id" in value else None
+    model = _KINDS.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        message = "items of type '{kind}' are not supported by this server"
+        shown = kind[:80] if isinstance(kind, str) else "none"
+        raise PydanticCustomError("unsupported_item", message, {"at": f"{at}.type", "kind": shown})
+    return _located(at, lambda: model.model_validate(value).shown())
+
+
+def _located(at: str, make: Callable[[], Item]) -> Item:
+    """Runs `make`; what it complains about is said to be below `at`."""
+    try:
+        return make()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        message = "it is missing" if first["type"] == "missing" else first["msg"]
+        # The path of a choice between types ends in a type's name, which clients do not send.
+        path = path.replace(".str", "").replace(".list[any]", "")
+        raise PydanticCustomError("item_type", "{what}", {"at": at + path, "what": message}) from None
+    except PydanticCustomError as error:
+        context = dict(error.context or {})
+        raise PydanticCustomError(
+            error.type, error.message_template, {**context, "at": at + str(context.get("at", ""))}
+        ) from None
+
+
+def _part(value: object, own_type: str, at: str) -> Item:
+    """One content part: text that is shown as what its side of the conversation sends."""
+    if isinstance(value, str):
+        value = {"type": own_type, "text": value}
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(kind, str):
+        raise PydanticCustomError("part_type", "a content part must be an object with a 'type'", {"at": at})
+    key = "refusal" if kind == "refusal" else "text"
+    if kind not in ("input_text", "output_text", "text", "refusal"):
+        message = "content parts of type '{kind}' are not supported by this model"
+        raise PydanticCustomError("unsupported_part", message, {"at": at, "kind": kind[:80]})
+    text = value.get(key)
+    if not isinstance(text, str):
+        raise PydanticCustomError("string_type", "'{key}' must be a string", {"at": f"{at}.{key}", "key": key})
+    if kind == "refusal":
+        return {"type": "refusal", "refusal": text}
+    if own_type == "output_text":
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "input_text", "text": text}
+
+
+Items = Annotated[list[Item], BeforeValidator(_items, json_schema_input_type=str | list[dict[str, Any]])]
