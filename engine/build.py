@@ -40,6 +40,7 @@ def build_loop(config: EngineConfig) -> EngineLoop:
         ModelLoadError: Something about the model or the settings does not work; the message says what.
     """
     started_s = time.perf_counter()
+    place(config)  # what cannot be had here is refused before anything is read
     checkpoint = open_checkpoint(config.model)
     compiler = ConstraintCompiler(partial(_vocabulary, Path(config.model), checkpoint.config))
     try:

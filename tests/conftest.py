@@ -1,4 +1,4 @@
-"""What tests of several packages share: the real model."""
+"""What tests of several packages share: the real model, and how long a drawn example may take."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from engine.sources.errors import SourceError
 from engine.sources.store import ModelStore
+
+settings.register_profile("wye", deadline=None)  # tests say what is right, not how fast a busy machine is
+settings.load_profile("wye")
 
 
 @pytest.fixture(scope="session")
