@@ -2,52 +2,65 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from engine.text.tokenizer import Tokenizer
 from extensions.output import TokenText
 from gateway.parsing.parts import Content, Part, Reasoning, Skipped
 
-_Test = Callable[[int, TokenText], bool]
+
+class _Placed(NamedTuple):
+    """A token and where the text that it completes begins and ends; the same if its character goes on."""
+
+    start: int
+    end: int
+    token: TokenText
+
+
+_Test = Callable[[_Placed], bool]
 
 
 class ContentTokens:
     """Hands out the tokens of content along with it; those of thinking and calls to nobody.
 
     A token belongs to the part that holds its last byte; one that ends in a marker belongs to the content that it
-    begins in.
+    begins in. Places are counted in bytes of the text, where a broken byte is the three of U+FFFD.
     """
 
     def __init__(self) -> None:
-        self._tokens: deque[tuple[int, TokenText]] = deque()
+        self._tokens: deque[_Placed] = deque()
+        self._decoder = getincrementaldecoder("utf-8")("replace")
         self._num_bytes = 0
         self._at = 0
 
     def add(self, tokens: Iterable[TokenText]) -> None:
         """Takes the next tokens of the text."""
         for token in tokens:
-            self._tokens.append((self._num_bytes, token))
-            self._num_bytes += len(token.data)
+            start = self._num_bytes
+            self._num_bytes += len(self._decoder.decode(token.data).encode())
+            self._tokens.append(_Placed(start, self._num_bytes, token))
 
     def take(self, part: Part) -> list[TokenText]:
         """The tokens of the next part, if it is content."""
         if isinstance(part, Content):
             self._at += len(part.text.encode())
-            return self._pop(lambda start, token: start < self._at)
+            return self._pop(lambda placed: placed.start < self._at)
         if isinstance(part, Reasoning | Skipped):
             self._at += len(part.text.encode())
-            self._pop(lambda start, token: start + len(token.data) <= self._at)
+            self._pop(lambda placed: placed.start < self._at and placed.end <= self._at)
         return []
 
     def take_rest(self) -> list[TokenText]:
         """Tokens of a character that never came to its end, when there is no more text."""
-        return self._pop(lambda start, token: start + len(token.data) > self._at)
+        return self._pop(lambda placed: placed.start >= self._at)
 
     def _pop(self, belongs: _Test) -> list[TokenText]:
         taken = []
-        while self._tokens and belongs(*self._tokens[0]):
-            taken.append(self._tokens.popleft()[1])
+        while self._tokens and belongs(self._tokens[0]):
+            taken.append(self._tokens.popleft().token)
         return taken
 
 

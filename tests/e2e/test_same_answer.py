@@ -11,7 +11,7 @@ import httpx
 from tests.e2e import gauges
 from tests.gateway.wire import CHAT, TEXT, Body, chat, stream, text, whole
 
-NUM_REQUESTS = 60
+NUM_REQUESTS = 200
 SEED = 7
 
 
