@@ -66,7 +66,7 @@ async def test_g_49_a_body_of_nothing_but_openings_is_refused(client: httpx.Asyn
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/v1", "//v1/models", "/v1/../health", "/v1/responses", "/v1/embeddings", "/v1/files", "/chat/completions"],
+    ["/", "/v1", "//v1/models", "/v1/../health", "/v1/moderations", "/v1/embeddings", "/v1/files", "/chat/completions"],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 async def test_g_83_paths_that_are_not_served_are_404_in_the_error_shape(
