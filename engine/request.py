@@ -34,12 +34,14 @@ class ConstraintSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: What `source` is.
         source: A JSON schema as JSON text (keys in the order in which they are to be written), a regular expression,
-            a JSON array of strings to choose from, or a Lark grammar as llguidance reads it (`%json {...}` holds a
-            schema inside it); empty for `JSON_OBJECT`.
+            a JSON array of strings to choose from, or a grammar: Lark as llguidance reads it (`%json {...}` holds a
+            schema inside it), or GBNF; empty for `JSON_OBJECT`.
         strict: Refuse a schema with keywords that cannot be enforced instead of leaving them out.
         compact: JSON without any whitespace between its tokens; else at most one space, or one newline and its
             indent.
         whitespace_pattern: A regular expression for the whitespace between JSON tokens; wins over `compact`.
+        frame: A Lark grammar of the whole output in which `@answer` stands for this language, for what may come before
+            it; empty for the language alone.
         param: The client's field to blame when this cannot be compiled.
     """
 
@@ -48,6 +50,7 @@ class ConstraintSpec(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     compact: bool = False
     whitespace_pattern: str | None = None
+    frame: str = ""
     param: str = "constraint"
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import any_to_lark
 
-from engine.constraints.limits import MAX_CHOICES, MAX_DEPTH, MAX_REGEX_BYTES, MAX_SOURCE_BYTES
+from engine.constraints.limits import MAX_CHOICES, MAX_DEPTH, MAX_GBNF_CHARS, MAX_REGEX_BYTES, MAX_SOURCE_BYTES
 from engine.errors import InvalidRequest
 from engine.request import ConstraintKind, ConstraintSpec
 
@@ -18,6 +19,7 @@ BOUNDED_WHITESPACE = r" |\n {0,16}"
 
 NO_WHITESPACE = ""
 
+_GBNF_RULE = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
 _UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
 
 
@@ -30,6 +32,11 @@ def to_grammar(spec: ConstraintSpec) -> str:
     limit = MAX_REGEX_BYTES if spec.kind is ConstraintKind.REGEX else MAX_SOURCE_BYTES
     if len(spec.source.encode("utf-8", "replace")) > limit:
         raise InvalidRequest(f"the {spec.kind.replace('_', ' ')} is longer than {limit} bytes", spec.param)
+    grammar = _own_grammar(spec)
+    return _framed(grammar, spec.frame) if spec.frame else grammar
+
+
+def _own_grammar(spec: ConstraintSpec) -> str:
     match spec.kind:
         case ConstraintKind.JSON_SCHEMA:
             return _schema_grammar(_read_schema(spec), spec)
@@ -40,7 +47,26 @@ def to_grammar(spec: ConstraintSpec) -> str:
         case ConstraintKind.CHOICE:
             return LLMatcher.grammar_from_regex("|".join(map(_literally, _read_choices(spec))))
         case ConstraintKind.LARK:
-            return LLMatcher.grammar_from_lark(_whole_text(spec))
+            return LLMatcher.grammar_from_lark(_as_lark(_whole_text(spec), spec))
+
+
+def _framed(grammar: str, frame: str) -> str:
+    """A grammar as the part `@answer` of another."""
+    parts = json.loads(grammar)["grammars"] if grammar.startswith("{") else [{"lark_grammar": grammar}]
+    parts[0]["name"] = "answer"
+    return json.dumps({"grammars": [{"lark_grammar": frame}, *parts]})
+
+
+def _as_lark(text: str, spec: ConstraintSpec) -> str:
+    """Lark as it is, GBNF translated."""
+    if not _GBNF_RULE.search(text):
+        return text
+    if len(text) > MAX_GBNF_CHARS:
+        raise InvalidRequest(f"the grammar is longer than {MAX_GBNF_CHARS} characters", spec.param)
+    try:
+        return any_to_lark(text)
+    except Exception as error:  # the translator asserts and indexes its way through bad grammars
+        raise InvalidRequest(f"the grammar is neither Lark nor GBNF: {str(error)[:300]}", spec.param) from None
 
 
 def lark_json(schema: Mapping[str, Any] | bool, *, strict: bool = False, compact: bool = False) -> str:

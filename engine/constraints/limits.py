@@ -10,6 +10,9 @@ MAX_SOURCE_BYTES = 256 * 1024
 MAX_REGEX_BYTES = 16 * 1024
 """Longest regular expression: each step looks at all of it."""
 
+MAX_GBNF_CHARS = 32 * 1024
+"""Longest grammar that is translated first."""
+
 MAX_DEPTH = 64
 """Deepest nesting of a schema, as JSON: each of its levels counts, `properties` and the like too."""
 

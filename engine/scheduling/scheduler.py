@@ -342,7 +342,7 @@ class Scheduler:
     def _accept(self, sequence: Sequence, result: LaneResult) -> TokenEvent:
         """Appends the token drawn, and ends the sequence if it is the last."""
         assert result.token_id is not None
-        if sequence.constraint is not None and result.token_id not in sequence.stop_ids:
+        if sequence.constraint is not None:
             try:
                 sequence.constraint.advance((result.token_id,))
             except ConstraintBroken as error:

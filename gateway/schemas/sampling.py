@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.schemas.base import INT64_MAX, Count, FiniteFloat, Int64, StringList, TokenId, WireModel
+from gateway.schemas.structured import StructuredFields
 
 MAX_TOP_LOGPROBS = 20
 """Most alternatives a position that a client may ask for."""
@@ -70,7 +71,7 @@ def _bias_by_id(value: object) -> object:
 LogitBias = Annotated[dict[int, FiniteFloat], BeforeValidator(_bias_by_id, json_schema_input_type=dict[str, float])]
 
 
-class SamplingFields(WireModel):
+class SamplingFields(StructuredFields):
     """What to generate and how, apart from the prompt. Names and ranges are OpenAI's, then vLLM's.
 
     Attributes:
@@ -87,17 +88,6 @@ class SamplingFields(WireModel):
     """
 
     unsupported: ClassVar = {
-        "structured_outputs": ({},),
-        "guided_json": (),
-        "guided_regex": (),
-        "guided_choice": (),
-        "guided_grammar": (),
-        "guided_whitespace_pattern": (),
-        "regex": (),
-        "ebnf": (),
-        "grammar": ("",),
-        "json_schema": (),
-        "response_format": ({"type": "text"},),
         "lora_path": (),
         "logits_processors": ([],),
         "use_beam_search": (False,),

@@ -20,6 +20,7 @@ from gateway.schemas.chat import ChatRequest
 from gateway.schemas.tools import ToolUse, tool_use
 from gateway.settings import Settings
 from gateway.translate.chat import ChatForm
+from gateway.translate.framing import CALL_MARKERS, framed
 from gateway.translate.prompts import chat_fields, encode_text, render_messages, truncate_prompt
 from gateway.translate.sampling import to_options
 
@@ -110,26 +111,42 @@ def _with_plan(options: GenerateOptions, plan: AnswerPlan, use: ToolUse, text: T
     markers = () if plan.thinking is None else (plan.thinking.start, plan.thinking.end)
     special = special_marker_ids(text.tokenizer, markers)
     if plan.is_forced:
-        template = text.chat_template
-        thinks = template is not None and plan.thinking is not None and template.uses(plan.thinking.end)
-        options = replace(options, constraint=_constraint(plan, use, thinks=thinks, are_special=bool(special)))
-    elif plan.names:
+        thought = _thought(plan, text, are_special=bool(special))
+        options = replace(options, constraint=_constraint(plan, use, thought))
+    elif options.constraint is not None:
+        thought = _thought(plan, text, are_special=bool(special))
+        options = replace(options, constraint=_framed(options.constraint, plan, use, thought))
+    if plan.names and not plan.is_forced:
         special |= special_marker_ids(text.tokenizer, plan.tool_format.special_markers)
         if plan.is_single:
             options = replace(options, until=plan.first_call_watch)
     return replace(options, revealed_ids=special, thinking=plan.thinking)
 
 
-def _constraint(plan: AnswerPlan, use: ToolUse, *, thinks: bool, are_special: bool) -> ConstraintSpec:
+def _thought(plan: AnswerPlan, text: TextModel, *, are_special: bool) -> str:
+    """Rules for the thinking before a forced answer; a model that does not think is not given the occasion."""
+    thinking, template = plan.thinking, text.chat_template
+    if thinking is None or not (thinking.is_open or (template is not None and template.uses(thinking.end))):
+        return ""
+    return thought_grammar(thinking.start, thinking.end, is_open=thinking.is_open, are_special=are_special)
+
+
+def _framed(constraint: ConstraintSpec, plan: AnswerPlan, use: ToolUse, thought: str) -> ConstraintSpec:
+    """The form that the client asked for, of an answer that may be preceded by thinking or be calls instead."""
+    can_call = plan.names and set(CALL_MARKERS) <= {*plan.tool_format.markers, plan.tool_format.closer}
+    _check_depth(use)
+    return framed(constraint, thought=thought, tools=use.tools if can_call else (), is_single=plan.is_single)
+
+
+def _check_depth(use: ToolUse) -> None:
     for tool in use.tools:
         if depth_of(tool.function.parameters) > MAX_DEPTH:
             name = tool.function.name
             raise BadRequest(f"The parameters of '{name}' are nested deeper than {MAX_DEPTH} levels.", "tools")
-    thinking = plan.thinking
-    thought = ""
-    # A model that does not think is not given the occasion.
-    if thinking is not None and (thinking.is_open or thinks):
-        thought = thought_grammar(thinking.start, thinking.end, is_open=thinking.is_open, are_special=are_special)
+
+
+def _constraint(plan: AnswerPlan, use: ToolUse, thought: str) -> ConstraintSpec:
+    _check_depth(use)
     return ConstraintSpec(
         kind=ConstraintKind.LARK,
         source=call_grammar(

@@ -12,6 +12,7 @@ from extensions.output import GenerateOptions
 from gateway.errors import BadRequest
 from gateway.schemas.sampling import MAX_TOP_LOGPROBS, SamplingFields
 from gateway.settings import Settings
+from gateway.translate.structured import constraint_of
 
 T = TypeVar("T")
 
@@ -64,6 +65,7 @@ def to_options(
     Raises:
         ContextTooLong: The prompt alone leaves no room.
         InvalidRequest: Values contradict each other or the vocabulary.
+        BadRequest: Two fields ask for a form of the text.
     """
     if max_tokens is None:
         max_tokens = _tokens_left(info, num_prompt_tokens, prompt_param)
@@ -97,6 +99,7 @@ def to_options(
         report_tokens=num_logprobs is not None,
         prompt_logprobs=_prompt_logprobs(fields.prompt_logprobs, num_prompt_logprobs),
         priority=fields.priority,
+        constraint=constraint_of(fields),
     )
 
 

@@ -35,5 +35,4 @@ def test_the_endpoints_named_accept_the_parameter(name: str, where: str) -> None
 @pytest.mark.parametrize(("name", "meaning"), [(name, row[2]) for row in ROWS for name in NAME.findall(row[0])])
 def test_only_parameters_that_are_refused_are_called_unsupported(name: str, meaning: str) -> None:
     is_accepted = name in {*ChatRequest.model_fields, *CompletionRequest.model_fields}
-    limited = name == "response_format"
-    assert meaning.startswith("Not supported") == (not is_accepted and not limited)
+    assert meaning.startswith("Not supported") == (not is_accepted)

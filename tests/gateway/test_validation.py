@@ -264,15 +264,6 @@ async def test_values_out_of_range_are_refused_by_name(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("response_format", {"type": "json_object"}),
-        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
-        ("structured_outputs", {"choice": ["a"]}),
-        ("guided_json", {"type": "object"}),
-        ("guided_regex", "a+"),
-        ("guided_choice", ["a"]),
-        ("guided_grammar", "root ::= 'a'"),
-        ("regex", "a"),
-        ("ebnf", "root"),
         ("chat_template", "{{ messages }}"),
         ("modalities", ["audio"]),
         ("audio", {"voice": "x"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -284,3 +285,19 @@ async def test_a_stored_response_is_read_as_it_was_answered(client: httpx.AsyncC
     answer = await create(client)
     assert await get(client, f"responses/{answer['id']}") == answer
     assert (await client.head(f"{RESPONSES}/{answer['id']}")).status_code == 200
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+
+
+async def test_a_text_format_binds_the_output_and_is_shown(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
+    wanted = {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}
+    answer = await create(client, text={"format": wanted})
+    assert answer["text"]["format"] == {"description": None, **wanted}
+    asked = engine.last.constraint
+    assert asked is not None
+    assert (asked.kind, json.loads(asked.source), asked.strict) == ("json_schema", SCHEMA, True)
+    await create(client, text={"format": {"type": "json_object"}})
+    assert engine.last.constraint is not None
+    await create(client, text={"format": {"type": "text"}})
+    assert engine.last.constraint is None
