@@ -145,6 +145,9 @@ class EngineServer:
 
     def _take(self, gateway: _Gateway, request: GenerateRequest) -> None:
         """Hands a request to the loop, at once or when its constraint is compiled."""
+        if request.constraint is None:
+            self._submit(gateway, request, None)
+            return
         try:
             prepared = self._loop.prepare(request)
             if prepared is not None and len(self._preparing) >= MAX_PREPARING:
