@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from llguidance import LLMatcher
@@ -16,8 +15,6 @@ from engine.request import ConstraintKind, ConstraintSpec
 
 BOUNDED_WHITESPACE = r" |\n {0,16}"
 """Between two JSON tokens: nothing, a space, or a new line with its indent."""
-
-NO_WHITESPACE = ""
 
 _GBNF_RULE = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
 _UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
@@ -67,19 +64,6 @@ def _as_lark(text: str, spec: ConstraintSpec) -> str:
         return any_to_lark(text)
     except Exception as error:  # the translator asserts and indexes its way through bad grammars
         raise InvalidRequest(f"the grammar is neither Lark nor GBNF: {str(error)[:300]}", spec.param) from None
-
-
-def lark_json(schema: Mapping[str, Any] | bool, *, strict: bool = False, compact: bool = False) -> str:
-    """Returns a schema as an item of a Lark grammar, with whitespace bounded as in a constraint of its own.
-
-    Args:
-        schema: A JSON schema.
-        strict: Refuse keywords that cannot be enforced.
-        compact: No whitespace.
-    """
-    options = _options(ConstraintSpec(kind=ConstraintKind.JSON_SCHEMA, strict=strict, compact=compact))
-    body = dict(schema) if isinstance(schema, Mapping) else _of_boolean(schema)
-    return "%json " + json.dumps(body | {"x-guidance": options})
 
 
 def explain(error: str) -> str:
