@@ -44,7 +44,7 @@ class Decoder:
         self._head = LMHead(weights.head)
 
     def forward(self, inputs: StepInputs) -> torch.Tensor:
-        """Computes the step, writing K and V, and returns logits [R, V] float32."""
+        """Computes the step, writing K, V and hidden states, and returns logits [R, V] float32."""
         attention = AttentionStep(
             backend=self.backend,
             plan=self.backend.plan(inputs.layout, inputs.storage),
@@ -56,8 +56,13 @@ class Decoder:
             hidden = self._embedding.index_select(0, inputs.token_ids).float()
             for layer in self._layers:
                 layer.forward(hidden, cos, sin, attention)
-            rows = hidden.index_select(0, inputs.readout_rows)
-            return self._head(rms_norm(rows, self._norm, self.config.norm_eps))
+            if inputs.hidden is not None:
+                inputs.hidden.states.copy_(self._read(hidden, inputs.hidden.rows))
+            return self._head(self._read(hidden, inputs.readout_rows))
+
+    def _read(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """What the final norm makes of some rows of the residual stream."""
+        return rms_norm(hidden.index_select(0, rows), self._norm, self.config.norm_eps)
 
 
 class _Layer:

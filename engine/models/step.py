@@ -1,6 +1,6 @@
-"""The seam between the runner and a model: one step's tensors in, logits out.
+"""The seam between the runner and a model: one step's tensors in, logits and hidden states out.
 
-Letters: T tokens of the step, R rows read out, V vocabulary.
+Letters: T tokens of the step, R rows read out, Q rows whose hidden state is wanted, V vocabulary, E hidden_size.
 A model may be torch modules, one native call, or a captured graph; the runner knows only this.
 """
 
@@ -16,6 +16,19 @@ from engine.kv.storage import KVStorage
 from engine.models.config import ModelConfig
 
 
+@dataclass(frozen=True, slots=True)
+class HiddenReadout:
+    """Hidden states wanted of a step: what the final norm makes of its rows.
+
+    Attributes:
+        rows: [Q] int64, places in the step.
+        states: [Q, E] float32, where the model writes them.
+    """
+
+    rows: torch.Tensor
+    states: torch.Tensor
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepInputs:
     """One step on the device.
@@ -26,6 +39,7 @@ class StepInputs:
         layout: Lanes, their pages and what their tokens see.
         storage: K and V of all layers.
         readout_rows: [R] int64, rows whose next-token logits are wanted.
+        hidden: Hidden states wanted, or None.
     """
 
     token_ids: torch.Tensor
@@ -33,6 +47,7 @@ class StepInputs:
     layout: LaneLayout
     storage: KVStorage
     readout_rows: torch.Tensor
+    hidden: HiddenReadout | None = None
 
 
 class StepModel(Protocol):
@@ -41,5 +56,5 @@ class StepModel(Protocol):
     config: ModelConfig
 
     def forward(self, inputs: StepInputs) -> torch.Tensor:
-        """Computes the step, writing K and V, and returns logits [R, V] float32."""
+        """Computes the step, writing K, V and hidden states, and returns logits [R, V] float32."""
         ...

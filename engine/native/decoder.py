@@ -4,12 +4,12 @@ Matrices are bfloat16 or int8, their inputs are rounded to the same format, sums
 logits are float32, K and V are bfloat16. A row's result is the same to the bit whatever shares its step, however its
 prompt was cut, and on any number of threads.
 
-Letters: T tokens of the step, L lanes, R rows read out, V vocabulary, E hidden_size.
+Letters: T tokens of the step, L lanes, R rows read out, Q rows given out, V vocabulary, E hidden_size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -78,7 +78,7 @@ class NativeDecoder:
         self._stepper: Any = None
 
     def forward(self, inputs: StepInputs) -> torch.Tensor:
-        """Computes the step, writing K and V, and returns logits [R, V] float32.
+        """Computes the step, writing K, V and hidden states, and returns logits [R, V] float32.
 
         Raises:
             ValueError: A table points outside of what it may; nothing was written.
@@ -100,6 +100,7 @@ class NativeDecoder:
             [None if mask is None else _bytes(mask) for mask in layout.masks] if layout.masks else None,
             inputs.readout_rows.numpy(),
             logits.numpy(),
+            *_hidden(inputs),
         )
         return logits
 
@@ -141,6 +142,12 @@ def load_native(checkpoint: Checkpoint, *, num_threads: int, int8: bool = False)
     """
     weights = load_weights(checkpoint, torch.bfloat16, torch.device("cpu"))
     return NativeDecoder(checkpoint.config, weights, num_threads=num_threads, int8=int8)
+
+
+def _hidden(inputs: StepInputs) -> Sequence[npt.NDArray[Any]]:
+    """Rows [Q] and where their hidden states go [Q, E], if any are wanted."""
+    wanted = inputs.hidden
+    return () if wanted is None else (wanted.rows.numpy(), wanted.states.numpy())
 
 
 def _bits(tensor: torch.Tensor) -> npt.NDArray[np.int16]:

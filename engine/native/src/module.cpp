@@ -274,6 +274,7 @@ PyObject* new_stepper(PyObject*, PyObject* args) {
 // Buffers of one step, in the order of `step`'s arguments.
 struct StepBuffers {
   Buffer token_ids, positions, slots, query_starts, context_lens, table_starts, block_tables, readout_rows, logits;
+  Buffer hidden_rows, hidden;
   std::vector<std::unique_ptr<Buffer>> mask_buffers;
   std::vector<const uint8_t*> masks;
   StepTables tables;
@@ -287,7 +288,7 @@ void expect_size(const char* name, size_t count, size_t expected) {
 }
 
 // Reads sizes and pointers; throws std::invalid_argument when tables do not go together.
-void read_tables(StepBuffers& buffers, int vocab_size) {
+void read_tables(StepBuffers& buffers, const Dimensions& dims) {
   StepTables& tables = buffers.tables;
   size_t rows, count, lanes, readouts;
   tables.token_ids = buffers.token_ids.values<const int64_t>("token_ids", &rows);
@@ -303,11 +304,18 @@ void read_tables(StepBuffers& buffers, int vocab_size) {
   tables.block_tables = buffers.block_tables.values<const int32_t>("block_tables", &buffers.num_block_tables);
   tables.readout_rows = buffers.readout_rows.values<const int64_t>("readout_rows", &readouts);
   tables.logits = buffers.logits.values<float>("logits", &count);
-  expect_size("logits", count, readouts * vocab_size);
-  if (rows > size_t(1) << 24 || readouts > size_t(1) << 24) throw std::invalid_argument("too many rows in one step");
+  expect_size("logits", count, readouts * dims.vocab_size);
+  size_t num_hidden = 0;
+  if (buffers.hidden_rows.view.obj != nullptr) {
+    tables.hidden_rows = buffers.hidden_rows.values<const int64_t>("hidden_rows", &num_hidden);
+    tables.hidden = buffers.hidden.values<float>("hidden", &count);
+    expect_size("hidden", count, num_hidden * dims.hidden_size);
+  }
+  if (rows > size_t(1) << 24 || readouts > size_t(1) << 24 || num_hidden > size_t(1) << 24) throw std::invalid_argument("too many rows in one step");
   tables.num_rows = int(rows);
   tables.num_lanes = int(lanes);
   tables.num_readouts = int(readouts);
+  tables.num_hidden = int(num_hidden);
 }
 
 // Reads masks, a list with a buffer [rows][context] or None for each lane; false with a Python error set.
@@ -332,12 +340,16 @@ bool read_masks(StepBuffers& buffers, PyObject* masks) {
 }
 
 // step(stepper, token_ids, positions, slots, query_starts, context_lens, table_starts, block_tables, masks,
-//      readout_rows, logits)
+//      readout_rows, logits[, hidden_rows, hidden])
 PyObject* step(PyObject*, PyObject* args) {
-  PyObject *capsule, *objects[10];
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOOO", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
-                        &objects[5], &objects[6], &objects[7], &objects[8], &objects[9]))
+  PyObject *capsule, *objects[10], *hidden_rows = nullptr, *hidden = nullptr;
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOO|OO", &capsule, &objects[0], &objects[1], &objects[2], &objects[3], &objects[4],
+                        &objects[5], &objects[6], &objects[7], &objects[8], &objects[9], &hidden_rows, &hidden))
     return nullptr;
+  if ((hidden_rows == nullptr) != (hidden == nullptr)) {
+    PyErr_SetString(PyExc_TypeError, "hidden_rows and hidden go together");
+    return nullptr;
+  }
   HeldStepper* held = pointer_of<HeldStepper>(capsule, kStepper);
   if (held == nullptr) return nullptr;
   return guarded([&]() -> PyObject* {
@@ -348,8 +360,10 @@ PyObject* step(PyObject*, PyObject* args) {
         !buffers.block_tables.take(objects[6], false) || !buffers.readout_rows.take(objects[8], false) ||
         !buffers.logits.take(objects[9], true))
       return nullptr;
+    if (hidden != nullptr && (!buffers.hidden_rows.take(hidden_rows, false) || !buffers.hidden.take(hidden, true)))
+      return nullptr;
     Stepper& stepper = *held->stepper;
-    read_tables(buffers, stepper.model().dims.vocab_size);
+    read_tables(buffers, stepper.model().dims);
     check_tables(stepper.model(), stepper.pages(), buffers.tables, buffers.num_block_tables);
     if (!read_masks(buffers, objects[7])) return nullptr;
     {
@@ -369,7 +383,7 @@ PyMethodDef kMethods[] = {
     {"set_vector", set_vector, METH_VARARGS, "Takes a norm, a bias or the rotary frequencies."},
     {"set_embedding", set_embedding, METH_VARARGS, "Takes the embedding, which the model keeps a reference to."},
     {"new_stepper", new_stepper, METH_VARARGS, "Joins a model with pages of K and V."},
-    {"step", step, METH_VARARGS, "Runs one step: writes K, V and logits."},
+    {"step", step, METH_VARARGS, "Runs one step: writes K, V, logits and hidden states."},
     {"choose_tokens", choose_tokens, METH_VARARGS, "Chooses a token for each row of logits."},
     {"edit_logits", edit_logits, METH_VARARGS, "Applies penalties, biases and bans to logits."},
     {"report_logprobs", report_logprobs, METH_VARARGS, "Reports log-probabilities of chosen and likeliest tokens."},

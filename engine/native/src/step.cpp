@@ -80,6 +80,7 @@ struct Stepper::Plan {
 
   void run(Worker& worker) const;
   void embed(int chunk) const;
+  void give_hidden(int chunk) const;
   void layer(Worker& worker, int index) const;
   void product(Worker& worker, const PackedMatrix& matrix, Finish finish, float* out, size_t out_stride,
                const NormArgs& source, int num_rows) const;
@@ -200,13 +201,15 @@ void Stepper::run(const StepTables& tables) {
   plan.narrow = narrow_.data();
   plan.scratch = scratch_.data<char>();
   plan.scratch_bytes = (model_.form.scratch_bytes + 63) / 64 * 64;
-  model_.team.run(kPhasesPerLayer * model_.dims.num_layers + 4, [plan](Worker& worker) { plan.run(worker); });
+  model_.team.run(kPhasesPerLayer * model_.dims.num_layers + 5, [plan](Worker& worker) { plan.run(worker); });
 }
 
 void Stepper::Plan::run(Worker& worker) const {
   form->enter();
   worker.phase(chunks_of(num_rows, kRowsPerChunk), [&](int chunk) { embed(chunk); });
   for (int index = 0; index < model->dims.num_layers; ++index) layer(worker, index);
+  if (tables.num_hidden > 0)
+    worker.phase(chunks_of(tables.num_hidden, kRowsPerChunk), [&](int chunk) { give_hidden(chunk); });
   if (tables.num_readouts > 0) {
     const NormArgs norm{hidden, size_t(model->dims.hidden_size), tables.readout_rows, model->dims.hidden_size,
                         model->final_norm.data(), model->dims.norm_eps, nullptr};
@@ -232,6 +235,20 @@ void Stepper::Plan::embed(int chunk) const {
       cos[size_t(row) * half + i] = std::cos(angle);
       sin[size_t(row) * half + i] = std::sin(angle);
     }
+  }
+}
+
+// Writes out what the final norm makes of the rows asked for; unlike the head's inputs it is not rounded.
+void Stepper::Plan::give_hidden(int chunk) const {
+  const int width = model->dims.hidden_size;
+  const int end = std::min(tables.num_hidden, (chunk + 1) * kRowsPerChunk);
+  for (int place = chunk * kRowsPerChunk; place < end; ++place) {
+    const float* from = hidden + size_t(tables.hidden_rows[place]) * width;
+    float* to = tables.hidden + size_t(place) * width;
+    double squares = 0.0;
+    for (int i = 0; i < width; ++i) squares += double(from[i]) * from[i];
+    const float scale = float(1.0 / std::sqrt(squares / width + model->dims.norm_eps));
+    for (int i = 0; i < width; ++i) to[i] = from[i] * scale * model->final_norm[i];
   }
 }
 

@@ -1,6 +1,7 @@
-// One step of many lanes: tables in, logits out.
+// One step of many lanes: tables in, logits and hidden states out.
 //
-// Letters: T rows of the step, L lanes, R rows read out, V vocabulary, P pages, S page_size.
+// Letters: T rows of the step, L lanes, R rows read out, Q rows whose hidden state is given out, V vocabulary,
+// E hidden_size, P pages, S page_size.
 
 #pragma once
 
@@ -21,7 +22,7 @@ struct Pages {
 
 // What a step is told; every pointer holds as many values as its comment says.
 struct StepTables {
-  int num_rows = 0, num_lanes = 0, num_readouts = 0;
+  int num_rows = 0, num_lanes = 0, num_readouts = 0, num_hidden = 0;
   const int64_t* token_ids = nullptr;       // [T]
   const int64_t* positions = nullptr;       // [T]
   const int64_t* slots = nullptr;           // [T], where each row's K and V are stored
@@ -32,6 +33,8 @@ struct StepTables {
   const uint8_t* const* masks = nullptr;    // [L] of [rows][context] or null for causal; or null for all
   const int64_t* readout_rows = nullptr;    // [R]
   float* logits = nullptr;                  // [R][V]
+  const int64_t* hidden_rows = nullptr;     // [Q]
+  float* hidden = nullptr;                  // [Q][E], what the final norm makes of those rows
 };
 
 // Throws std::invalid_argument naming the first table that points outside of what it may.
@@ -45,7 +48,7 @@ class Stepper {
   Stepper(const Stepper&) = delete;
   Stepper& operator=(const Stepper&) = delete;
 
-  // Computes a step whose tables were checked: writes K and V, and logits.
+  // Computes a step whose tables were checked: writes K and V, logits and hidden states.
   void run(const StepTables& tables);
 
   const Model& model() const { return model_; }

@@ -55,6 +55,7 @@ void check_tables(const Model& model, const Pages& pages, const StepTables& tabl
   check_range("positions", tables.positions, rows, int64_t{1} << 31);
   check_range("slots", tables.slots, rows, int64_t(pages.num_pages) * pages.page_size);
   check_range("readout_rows", tables.readout_rows, tables.num_readouts, rows);
+  check_range("hidden_rows", tables.hidden_rows, tables.num_hidden, rows);
 }
 
 }  // namespace wye
