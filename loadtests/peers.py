@@ -2,6 +2,7 @@
 
 python -m loadtests.peers                       engines alone: decode at width 1, 8, 32; prompts of 512 and 2048 tokens
 python -m loadtests.peers --http                servers: time to first token of one client, 32 streams together
+python -m loadtests.peers --random-weights      either, where only the model's shape matters
 
 llama.cpp is built on first use (minutes; needs cmake, ninja and a compiler) and kept in WYE_HOME/peers, with the GGUF
 files it is given: the model's own, and that one requantised. OpenVINO GenAI takes part if it is installed there or
@@ -26,9 +27,10 @@ from loadtests.llama_peer import LlamaCpp, LlamaFailed
 from loadtests.models import gguf_of, home
 from loadtests.offline import add_engine_options
 from loadtests.openvino_peer import OpenVinoFailed, find_python, install
-from loadtests.peers_field import assembled
+from loadtests.peers_field import assembled, measured_name
 from loadtests.peers_http import measure_servers
 from loadtests.peers_tables import comparison_rows, comparison_table, limit_rows, limit_table
+from loadtests.random_gguf import random_gguf
 from loadtests.results import report
 from loadtests.server import ServerFailed
 
@@ -64,11 +66,13 @@ def measure_engines(options: argparse.Namespace, model: Path, llama: LlamaCpp) -
         comparisons = comparison_rows(rates, field)
         limits = limit_rows(rates, field, probes, num_weights)
         openvino = field.openvino
-    title = f"{options.model}: {options.prompt} tokens of context, {llama.threads} threads, {options.rounds} rounds"
+    sizes = f"{options.prompt} tokens of context, {llama.threads} threads, {options.rounds} rounds"
+    title = f"{measured_name(options)}: {sizes}"
     report(
         [comparison_table(comparisons, title, openvino), limit_table(limits, llama.threads)],
         {
             "peers": {"llama.cpp": str(llama.programs.name), "openvino": openvino},
+            "random_weights": options.random_weights,
             "threads": llama.threads,
             "rounds": options.rounds,
             "comparisons": comparisons,
@@ -86,6 +90,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m loadtests.peers", description="Measure Wye beside llama.cpp and OpenVINO GenAI, in one run."
     )
     parser.add_argument("--model", default="smollm2-135m", help="stored name of a GGUF model, or a GGUF file")
+    parser.add_argument(
+        "--random-weights", action="store_true", help="keep only shapes, metadata and vocabulary of the model's file"
+    )
     parser.add_argument("--http", action="store_true", help="measure servers instead of engines")
     parser.add_argument(
         "--formats", nargs="+", choices=["bfloat16", "int8"], default=["bfloat16", "int8"], help="our weights in memory"
@@ -113,6 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     peers = home() / "peers"
     try:
         model = gguf_of(options.model)
+        if options.random_weights:
+            model = random_gguf(model, peers / "models")
         programs = options.llama.resolve() if options.llama else ensure_llama(peers)
         llama = LlamaCpp(programs=programs, threads=options.threads)
         if options.http:

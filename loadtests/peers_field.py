@@ -27,6 +27,12 @@ LLAMA_KINDS: Mapping[str, Mapping[Weights, Sequence[str]]] = {
 OPENVINO_KINDS: Mapping[Weights, str] = {"bfloat16": "F16", "int8": "Q8_0"}
 
 
+def measured_name(options: argparse.Namespace) -> str:
+    """What tables call the weights that everybody has."""
+    name = Path(options.model).stem if options.model.endswith(".gguf") else options.model
+    return f"random weights in the shape of {name}" if options.random_weights else str(name)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pairing:
     """Two contestants whose rates are compared."""

@@ -20,6 +20,7 @@ from loadtests.http_overhead import stream_all
 from loadtests.llama_peer import LlamaCpp
 from loadtests.measure import Outcome, shared_decode_rate
 from loadtests.models import home
+from loadtests.peers_field import measured_name
 from loadtests.results import report
 from loadtests.server import RunningServer, running_server
 from loadtests.tables import Cell, Table
@@ -123,6 +124,7 @@ def measure_servers(options: argparse.Namespace, model: Path, llama: LlamaCpp) -
             "prompt_tokens": options.prompt,
             "output_tokens": options.output,
             "threads": options.threads,
+            "random_weights": options.random_weights,
             "servers": {name: numbers.medians() for name, numbers in measured.items()},
             "rounds": {
                 name: {"ttft_ms": of.ttft_ms, "decode": of.decode, "total": of.total} for name, of in measured.items()
@@ -136,7 +138,7 @@ def measure_servers(options: argparse.Namespace, model: Path, llama: LlamaCpp) -
 def server_table(measured: Mapping[str, Measured], options: argparse.Namespace) -> Table:
     """Each of ours beside the peer."""
     table = Table(
-        title=f"{options.model} over HTTP, gateway and engine on the same {options.threads} cores",
+        title=f"{measured_name(options)} over HTTP, gateway and engine on the same {options.threads} cores",
         headers=["what", "ours", "Wye", PEER, "ratio", "asked", "reached", "aim"],
     )
     theirs = measured[PEER]

@@ -115,3 +115,11 @@ def test_int8_is_held_against_both_quantised_formats() -> None:
 def test_only_formats_that_are_compared_are_made() -> None:
     assert llama_kinds(["bfloat16"]) == ["BF16", "Q4_1"]
     assert llama_kinds(["bfloat16", "int8"]) == ["BF16", "Q8_0", "Q4_1"]
+
+
+def test_the_comparison_says_that_weights_were_random(arguments: list[str], tmp_path: Path) -> None:
+    short = ["--random-weights", "--widths", "1", "--prefill", "--rounds", "1"]
+    document = run([*arguments, *short], tmp_path / "peers.json")
+    assert document["random_weights"] is True
+    assert document["tables"][0]["title"].startswith("random weights in the shape of tiny.Q4_1: ")
+    assert document["comparisons"][0]["ours_tokens_per_s"] > 0

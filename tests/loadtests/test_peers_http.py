@@ -16,7 +16,7 @@ from loadtests.measure import Outcome
 from loadtests.peers_http import PEER, Measured, measure_round, server_table, take_turns
 from tests.loadtests.token_server import running_token_server
 
-OPTIONS = argparse.Namespace(prompt=16, output=8, streams=4, model="m", threads=2)
+OPTIONS = argparse.Namespace(random_weights=False, prompt=16, output=8, streams=4, model="m", threads=2)
 
 
 async def paced(target: Target, prompts: Sequence[Sequence[int]], num_output: int) -> list[Outcome]:
