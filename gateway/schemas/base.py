@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -50,6 +51,11 @@ MAX_FIELDS = 1024
 
 MAX_SEARCHED_BYTES = 2**20
 """In longer bodies the field that is no valid JSON is not searched for."""
+
+MAX_JSON_DEPTH = 200
+"""Levels that the parser takes; what it was given beyond those is looked at for the name of the field alone."""
+
+_JSON_MARK = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
 
 MAX_REPORTED_EXTRAS = 256
 _reported_extras: set[str] = set()
@@ -139,7 +145,8 @@ def _report_extras(model: type[WireModel], data: dict[str, Any]) -> None:
 
 def _field_error(error: ValidationError) -> BadRequest:
     first = error.errors(include_url=False, include_input=False)[0]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    places = [part for part in first["loc"] if part != "[key]"]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in places).lstrip(".")
     path += first.get("ctx", {}).get("at", "")
     if first["type"] == "missing":
         return BadRequest(f"Missing required parameter: '{path}'.", path)
@@ -158,15 +165,20 @@ class _NoNumber:
 
 def _json_error(body: bytes, reason: str) -> BadRequest:
     # The strict parser stops at NaN or a lone surrogate without saying in which field; a lenient second pass finds it.
-    try:
-        is_long = len(body) > MAX_SEARCHED_BYTES
-        fault = None if is_long else next(_faults(json.loads(body, parse_constant=_NoNumber)), None)
-    except (ValueError, RecursionError):
-        fault = None
+    fault = None if len(body) > MAX_SEARCHED_BYTES else _find_fault(body, reason)
     if fault is None or not fault[0]:
         return BadRequest(f"The request body is not valid JSON: {reason}.", code="invalid_json")
     path, complaint = fault
     return BadRequest(f"Invalid '{path}': {complaint}.", path)
+
+
+def _find_fault(body: bytes, reason: str) -> tuple[str, str] | None:
+    if reason.startswith("recursion limit"):
+        return _depth_fault(body)
+    try:
+        return next(_faults(json.loads(body, parse_constant=_NoNumber)), None)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _faults(value: object, path: str = "") -> Iterator[tuple[str, str]]:
@@ -186,6 +198,27 @@ def _faults(value: object, path: str = "") -> Iterator[tuple[str, str]]:
             if not _is_text(key):
                 yield at, "its name holds an unpaired surrogate, which is not valid text"
             yield from _faults(item, at)
+
+
+def _depth_fault(body: bytes) -> tuple[str, str] | None:
+    """The field of the body's object that is nested too deep for any parser."""
+    depth, name, text = 0, b"", b""
+    for match in _JSON_MARK.finditer(body):
+        mark = match[0]
+        if mark in b"{[":
+            depth += 1
+        elif mark in b"}]":
+            depth -= 1
+        elif mark != b":":
+            text = mark
+        elif depth == 1:
+            name = text
+        if depth > MAX_JSON_DEPTH:
+            break
+    try:
+        return json.loads(name), f"it is nested deeper than {MAX_JSON_DEPTH} levels"
+    except ValueError:
+        return None
 
 
 def _is_text(value: str) -> bool:

@@ -19,6 +19,9 @@ MAX_MESSAGES = 65_536
 MAX_TOOLS = 4096
 """Most tools of one request."""
 
+MAX_DOCUMENTS = 1024
+"""Most documents of one request."""
+
 
 def _refuse_reserved(kwargs: object) -> object:
     if isinstance(kwargs, dict):
@@ -67,16 +70,24 @@ class TemplateFields(WireModel):
 
 
 class ChatRequest(TemplateFields, SamplingFields):
-    """One chat completion."""
+    """One chat completion.
+
+    Attributes:
+        documents: For templates of models that answer from documents.
+        echo: Begin the content with that of the last message, if that is an assistant's.
+        stream_reasoning: False: stream the thinking in one piece, when it is over.
+    """
 
     unsupported: ClassVar = {
         **SamplingFields.unsupported,
         "audio": (),
         "chat_template": (),
-        "echo": (False,),
         "function_call": ("none",),
         "functions": ([],),
         "modalities": (["text"], []),
+        "moderation": (),
+        "return_hidden_states": (False,),
+        "thinking_token_budget": (),
         "web_search_options": (),
     }
 
@@ -89,6 +100,9 @@ class ChatRequest(TemplateFields, SamplingFields):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     include_reasoning: bool = True
     separate_reasoning: bool = True
+    stream_reasoning: bool = True
+    documents: Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS)] = Field(default_factory=list)
+    echo: bool = False
     verbosity: Literal["low", "medium", "high"] | None = None
     store: bool = False
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] = Field(default_factory=dict)

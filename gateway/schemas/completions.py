@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -64,6 +64,8 @@ class CompletionRequest(SamplingFields):
         best_of: Generate this many and return the `n` with the highest mean log-probability.
         suffix: What follows the text; the model fills in what stands between. Empty is the same as none.
     """
+
+    unsupported: ClassVar = {**SamplingFields.unsupported, "prompt_embeds": ([],)}
 
     prompt: Annotated[list[Prompt], BeforeValidator(_as_prompts, json_schema_input_type=AnyPrompt)]
     max_tokens: Count = DEFAULT_MAX_TOKENS

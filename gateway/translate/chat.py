@@ -42,7 +42,17 @@ class ChatForm:
 
     def reading(self) -> Reading:
         """The state of one answer."""
-        return Reading(reader=self.plan.reader(), thought=ReasoningTokens(self.tokenizer, self.hidden_ids))
+        return Reading(
+            reader=self.plan.reader(),
+            thought=ReasoningTokens(self.tokenizer, self.hidden_ids),
+            holds_thought=not self.request.stream_reasoning,
+        )
+
+    @property
+    def echoed(self) -> str:
+        """What the content begins with, before anything that the model writes."""
+        last = self.request.messages[-1]
+        return last.content or "" if self.request.echo and last.role == "assistant" else ""
 
     def logprobs(self, tokens: Sequence[TokenText]) -> dict[str, Any] | None:
         """The `logprobs` of content, if asked for."""
@@ -63,10 +73,14 @@ class Reading:
         reader: Makes parts of its text.
         thought: Counts the tokens of its thinking.
         tokens: Hands out the tokens of its content.
+        holds_thought: The thinking is one part, however it comes.
+        held: As much of it as has come.
     """
 
     reader: AnswerReader
     thought: ReasoningTokens
+    holds_thought: bool = False
+    held: str = ""
     tokens: ContentTokens = field(default_factory=ContentTokens)
 
     def take(self, text: str, tokens: Iterable[TokenText], ids: Sequence[int], finish_reason: str | None) -> list[Part]:
@@ -76,7 +90,21 @@ class Reading:
             parts += self.reader.end(is_cut=finish_reason == "length")
         self.tokens.add(tokens)
         self.thought.add(ids, parts)
-        return parts
+        return self._with_whole_thought(parts, is_last=finish_reason is not None) if self.holds_thought else parts
+
+    def _with_whole_thought(self, parts: list[Part], *, is_last: bool) -> list[Part]:
+        """Keeps thinking back until something else comes."""
+        released: list[Part] = []
+        for part in parts:
+            if isinstance(part, Reasoning):
+                self.held += part.text
+                continue
+            released += [*self._release(), part]
+        return released + self._release() if is_last else released
+
+    def _release(self) -> list[Part]:
+        held, self.held = self.held, ""
+        return [Reasoning(held)] if held else []
 
     def finish_reason(self, reason: str) -> str:
         """What the client is told: an answer that ends by itself and has calls ends with them."""
@@ -120,6 +148,8 @@ class ChatChunks:
         if reading is None:
             reading = self._readings[index] = self._form.reading()
             choices.append(self._opening(index))
+            if self._form.echoed:
+                choices.append(self._body(index, {"content": self._form.echoed}))
         parts = reading.take(step.text, step.tokens, step.token_ids, step.finish_reason)
         bodies = self._bodies(index, reading, parts, is_last=step.finish_reason is not None)
         if self._form.request.return_token_ids and step.token_ids:
@@ -215,7 +245,7 @@ def _choice(form: ChatForm, choice: Choice, reading: Reading) -> dict[str, Any]:
 
 
 def _message(form: ChatForm, parts: Sequence[Part]) -> dict[str, Any]:
-    content = "".join(part.text for part in parts if isinstance(part, Content))
+    content = form.echoed + "".join(part.text for part in parts if isinstance(part, Content))
     thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
     calls = [_call(form, part, parts) for part in parts if isinstance(part, CallStart)]
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}

@@ -108,6 +108,8 @@ def chat_fields(request: ChatRequest) -> tuple[TemplateFields, dict[str, Any]]:
         variables |= {"reasoning_effort": request.reasoning_effort, "enable_thinking": thinks, "thinking": thinks}
     if request.verbosity is not None:
         variables["verbosity"] = request.verbosity
+    if request.documents:
+        variables["documents"] = request.documents
     return fields, variables
 
 

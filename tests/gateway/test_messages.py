@@ -10,8 +10,8 @@ import pytest
 
 from engine.text.model import TextModel
 from gateway.schemas.tools import Tool, tool_use
-from tests.fakes import ScriptedEngine, repeats, scripted_client, text_model
-from tests.gateway.wire import chat, refused, whole
+from tests.fakes import ScriptedEngine, repeats, says, scripted_client, text_model
+from tests.gateway.wire import chat, joined, refused, stream, whole
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": ["string", "null"]}}, "required": ["city"]}
 TOOL = {
@@ -144,6 +144,29 @@ async def test_the_last_message_is_continued_on_request(
     assert prompt_of(engine, model).endswith("<|begin|>assistant\nIt is")
     await whole(client, chat(messages=[user("a")], add_generation_prompt=False))
     assert prompt_of(engine, model).endswith("<|end|>\n")
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_what_is_continued_is_echoed_on_request(
+    client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel, n: int
+) -> None:
+    engine.script = says(model, " noon.")
+    body = chat(messages=[user("a"), {"role": "assistant", "content": "It is"}], continue_final_message=True, n=n)
+    for echo, said in ((True, "It is noon."), (False, " noon.")):
+        answer = await whole(client, {**body, "echo": echo})
+        assert [choice["message"]["content"] for choice in answer["choices"]] == [said] * n
+        parts = await stream(client, {**body, "echo": echo})
+        assert [joined(parts, index) for index in range(n)] == [said] * n
+    assert (await whole(client, chat(echo=True)))["choices"][0]["message"]["content"] == " noon."
+
+
+async def test_documents_are_given_to_the_template() -> None:
+    model = text_model(template="{% for one in documents %}{{ one.title }};{% endfor %}{{ messages[0].content }}")
+    engine = ScriptedEngine(model, repeats(40))
+    async with scripted_client(engine, model) as client:
+        await whole(client, chat(documents=[{"title": "one"}, {"title": "two"}]))
+        assert prompt_of(engine, model) == "one;two;hi"
+        await refused(client, chat(documents=["one"]), param="documents[0]")
 
 
 async def test_template_variables_come_from_the_request() -> None:

@@ -213,6 +213,20 @@ async def test_a_client_says_where_thinking_goes(
     assert (message["content"], message.get("reasoning")) == (content, thought)
 
 
+@pytest.mark.parametrize("per_event", [1, 2, 100])
+@pytest.mark.parametrize("said", ["<think>hm, hm</think>Hi", "<think>hm, hm", "Hi", f"<think>hm, hm</think>{MARKED}"])
+async def test_thinking_comes_in_one_piece_on_request(
+    client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel, said: str, per_event: int
+) -> None:
+    engine.script = says(model, said, per_event=per_event)
+    body = chat(stream_reasoning=False, tools=TOOLS, max_tokens=200)
+    await both(client, body)
+    deltas = [choice["delta"] for part in await stream(client, body) for choice in part["choices"]]
+    thoughts = [delta["reasoning"] for delta in deltas if "reasoning" in delta]
+    assert thoughts == (["hm, hm"] if "<think>" in said else [])
+    assert (await both(client, {**body, "stream_reasoning": True}))[0].get("reasoning", "") == "".join(thoughts)
+
+
 async def test_settings_choose_markers_and_names(engine: ScriptedEngine, model: TextModel) -> None:
     engine.script = says(model, "[THINK]hm[/THINK][TOOL_CALLS]get_time{}")
     settings = {"tool_format": "mistral", "reasoning_format": "mistral", "reasoning_fields": ["reasoning"]}

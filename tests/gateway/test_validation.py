@@ -15,7 +15,12 @@ from engine.text.model import TextModel
 from gateway.schemas.base import MAX_SEARCHED_BYTES, WireModel
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
-from gateway.schemas.tokenize import DetokenizeRequest, TokenizeTextRequest
+from gateway.schemas.messages import FunctionCall, Message, ToolCall
+from gateway.schemas.responses import InputTokensRequest, ResponseRequest
+from gateway.schemas.sampling import StreamOptions
+from gateway.schemas.structured import JsonSchemaFormat, ResponseFormat, StructuredOutputs
+from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
+from gateway.schemas.tools import FunctionDefinition, Tool
 from tests.fakes import MODEL, ScriptedEngine, repeats, scripted_client, text_model
 from tests.gateway.wire import CHAT, TEXT, chat, error_of, refused, stream, text, whole
 
@@ -121,6 +126,36 @@ async def test_g_47_null_means_not_given(client: httpx.AsyncClient, engine: Scri
     assert nulls.sampling == engine.last.sampling
 
 
+NESTED: list[tuple[type[WireModel], dict[str, Any]]] = [
+    (ChatRequest, {"messages": [{"role": "user", "content": "a"}]}),
+    (CompletionRequest, {"prompt": "a"}),
+    (ResponseRequest, {"input": "a"}),
+    (InputTokensRequest, {"input": "a"}),
+    (TokenizeTextRequest, {"prompt": "a"}),
+    (TokenizeChatRequest, {"messages": [{"role": "user", "content": "a"}]}),
+    (StreamOptions, {}),
+    (StructuredOutputs, {}),
+    (ResponseFormat, {}),
+    (JsonSchemaFormat, {"schema": {}}),
+    (Message, {"role": "assistant"}),
+    (ToolCall, {"function": {"name": "f"}}),
+    (FunctionCall, {"name": "f"}),
+    (Tool, {"type": "function", "function": {"name": "f"}}),
+    (FunctionDefinition, {"name": "f"}),
+]
+
+
+@pytest.mark.parametrize(("model", "body"), NESTED, ids=[model.__name__ for model, _ in NESTED])
+def test_g_47_g_81_null_means_not_given_in_any_field_of_any_object(
+    model: type[WireModel], body: dict[str, Any]
+) -> None:
+    names = {field.alias or name for name, field in model.model_fields.items()} | model.unsupported.keys()
+    nulls = dict.fromkeys(names - body.keys())
+    # Input items get ids of their own.
+    given, omitted = (model.model_validate(one).model_dump(exclude={"input"}) for one in ({**nulls, **body}, body))
+    assert given == omitted
+
+
 @pytest.mark.parametrize("raw", [b'"x"', b"[1]", b"7", b"null", b"", b"true"])
 @pytest.mark.parametrize("path", [CHAT, TEXT, "/tokenize", "/detokenize"])
 async def test_g_48_a_body_that_is_no_object_is_refused(client: httpx.AsyncClient, raw: bytes, path: str) -> None:
@@ -130,6 +165,14 @@ async def test_g_48_a_body_that_is_no_object_is_refused(client: httpx.AsyncClien
 @pytest.mark.parametrize("raw", [b'{"model":"M","messages":[}', b"{'a':1}", b'{"a":1}x', b"\xff\xfe", b"{" * 100_000])
 async def test_g_49_broken_json_is_refused_in_the_error_shape(client: httpx.AsyncClient, raw: bytes) -> None:
     assert error_of(await post_raw(client, raw), 400)["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize("inside", [b'{"a":', b"[", b'{"a":[{"]}":'])
+async def test_g_32_what_is_nested_too_deep_to_be_read_is_refused_by_its_field(
+    client: httpx.AsyncClient, inside: bytes
+) -> None:
+    raw = b'{"model":"{\\"[","messages":[{"a":{}}],"response_format":' + inside * 3_000
+    assert error_of(await post_raw(client, raw), 400)["param"] == "response_format"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +289,8 @@ async def test_g_81_null_means_not_given_for_text_completions(
         ({"priority": 2**63}, "priority"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream_options": {"include_usage": 1}, "stream": True}, "stream_options.include_usage"),
-        ({"metadata": {"k" * 65: "v"}}, None),
+        ({"metadata": {"k" * 65: "v"}}, "metadata." + "k" * 65),
+        ({"metadata": {"k": "v" * 513}}, "metadata.k"),
         ({"metadata": {str(number): "v" for number in range(17)}}, "metadata"),
         ({"reasoning_effort": "extreme"}, "reasoning_effort"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
@@ -270,7 +314,9 @@ async def test_values_out_of_range_are_refused_by_name(
         ("web_search_options", {}),
         ("functions", [{"name": "f"}]),
         ("function_call", "auto"),
-        ("echo", True),
+        ("moderation", {"model": "omni-moderation-latest"}),
+        ("thinking_token_budget", 5),
+        ("return_hidden_states", True),
         ("logits_processors", ["x"]),
     ],
 )
@@ -279,6 +325,11 @@ async def test_what_would_change_the_meaning_is_refused_not_ignored(
     client: httpx.AsyncClient, name: str, value: object, streams: bool
 ) -> None:
     error = await refused(client, chat(**{name: value}, stream=streams), param=name)
+    assert error["code"] == "unsupported_parameter"
+
+
+async def test_prompts_that_are_no_text_are_refused(client: httpx.AsyncClient) -> None:
+    error = await refused(client, text(prompt_embeds="AAAA"), TEXT, param="prompt_embeds")
     assert error["code"] == "unsupported_parameter"
 
 
