@@ -91,6 +91,7 @@ class _QuietEngine:
             architecture="",
             fingerprint="",
             vocab_size=1,
+            hidden_size=1,
             eos_token_ids=(),
             max_model_len=1,
             page_size=1,

@@ -67,6 +67,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         architecture=model_config.architecture,
         fingerprint=checkpoint.fingerprint(),
         vocab_size=model_config.vocab_size,
+        hidden_size=model_config.hidden_size,
         eos_token_ids=model_config.eos_token_ids,
         max_model_len=max_model_len,
         page_size=config.kv.page_size,

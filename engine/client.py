@@ -79,7 +79,16 @@ def validate_request(request: GenerateRequest, info: EngineInfo) -> None:
         raise InvalidRequest(f"n must be between 1 and 128, got {request.n}", "n")
     if request.prompt_logprobs is not None and not 0 <= request.prompt_logprobs <= MAX_LOGPROBS:
         raise InvalidRequest(f"prompt_logprobs must be between 0 and {MAX_LOGPROBS}", "prompt_logprobs")
+    if request.pooling is not None:
+        _check_pooling(request)
     request.sampling.validate(info.vocab_size)
     num_prompt = len(request.prompt_ids)
     if num_prompt + request.sampling.max_tokens > info.limit_tokens:
         raise ContextTooLong(info.limit_tokens, num_prompt, request.sampling.max_tokens)
+
+
+def _check_pooling(request: GenerateRequest) -> None:
+    """Refuses an embedding of what is generated: only a prompt has one."""
+    is_prompt_alone = request.sampling.max_tokens == 0 and request.n == 1
+    if not is_prompt_alone or request.prompt_logprobs is not None or request.constraint is not None:
+        raise InvalidRequest("an embedding is made of a prompt alone: nothing is generated or scored", "pooling")

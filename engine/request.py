@@ -28,6 +28,13 @@ class ConstraintKind(enum.StrEnum):
     LARK = "lark"
 
 
+class Pooling(enum.StrEnum):
+    """Which hidden states make the embedding of a prompt."""
+
+    MEAN = "mean"
+    LAST = "last"
+
+
 class ConstraintSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A language that the output must belong to; compiled before anything is computed, or refused.
 
@@ -67,6 +74,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         priority: Lower enters sooner.
         prompt_logprobs: None for none; otherwise this many alternatives for each prompt token.
         constraint: What the output of each sequence must be; a sequence ends when it can only end.
+        pooling: Answer with an embedding of the prompt: the mean of the hidden states of its tokens after the final
+            norm, or that of its last token. Nothing is generated then, so `max_tokens` must be 0 and `n` 1.
     """
 
     request_id: str
@@ -78,6 +87,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     prompt_logprobs: int | None = None
     constraint: ConstraintSpec | None = None
+    pooling: Pooling | None = None
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -109,6 +119,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
         num_cached_tokens: Prompt tokens taken from the prefix cache; set on the first event of the sequence.
         prompt_logprobs: On the first event if asked for: one entry a prompt token after the first.
         error: Set when `finish_reason` is ERROR.
+        embedding: On the last event if asked for: `hidden_size` little-endian float32 values, not normalised.
     """
 
     request_id: str
@@ -120,6 +131,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
     num_cached_tokens: int | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     error: ErrorReport | None = None
+    embedding: bytes | None = None
 
 
 class ErrorReport(msgspec.Struct, frozen=True, array_like=True):
@@ -155,6 +167,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         architecture: Family, e.g. `llama`.
         fingerprint: Hex digest of configuration and weights; part of every prefix key.
         vocab_size: Ids are 0..vocab_size-1.
+        hidden_size: Width of its hidden states, and thus of embeddings.
         eos_token_ids: The model's own end ids.
         max_model_len: Most tokens of one sequence, prompt and output.
         page_size: Tokens a KV page.
@@ -175,6 +188,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str
     fingerprint: str
     vocab_size: int
+    hidden_size: int
     eos_token_ids: tuple[int, ...]
     max_model_len: int
     page_size: int

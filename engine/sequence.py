@@ -12,10 +12,13 @@ import enum
 from collections.abc import Sequence as TokenList
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from engine.constraints.constraint import Constraint
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import PrefixName
-from engine.request import GenerateRequest, TokenLogprob
+from engine.request import GenerateRequest, Pooling, TokenLogprob
 
 
 class SequenceStatus(enum.Enum):
@@ -47,6 +50,7 @@ class Sequence:
         leader: For index > 0: the sequence whose prompt pages it shares.
         reported: Its first event is out.
         prompt_logprobs: Those read so far.
+        pooled: Sum of the hidden states that its embedding is made of, as far as they are computed; None before.
         runs: How often it was admitted; results of an earlier run are recognised by it.
         constraint: Its place in the language that its output must belong to, after the tokens the host knows.
         num_prompt: Tokens of the prompt.
@@ -72,6 +76,7 @@ class Sequence:
     runs: int = 0
     reported: bool = False
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    pooled: npt.NDArray[np.float64] | None = None
     constraint: Constraint | None = None
     num_prompt: int = field(init=False)
     max_total: int = field(init=False)
@@ -136,3 +141,24 @@ class Sequence:
     def wants_prompt_logprobs(self) -> bool:
         """True until every prompt position has been reported."""
         return self.request.prompt_logprobs is not None and self.index == 0 and not self.reported
+
+    @property
+    def needs_all_positions(self) -> bool:
+        """True if something is read at every position of the prompt, so that none may come from the cache."""
+        return self.wants_prompt_logprobs or self.request.pooling is Pooling.MEAN
+
+    def pools(self, stop: int) -> bool:
+        """True if hidden states of a lane that computes up to position `stop` are part of the embedding."""
+        pooling = self.request.pooling
+        return pooling is Pooling.MEAN or (pooling is Pooling.LAST and stop == self.num_prompt)
+
+    def pool(self, states: npt.NDArray[np.float64]) -> None:
+        """Adds the sum of a lane's hidden states, in float64 so that it does not matter how the prompt was cut."""
+        self.pooled = states if self.pooled is None else self.pooled + states
+
+    def embedding(self) -> bytes | None:
+        """The embedding, as it is sent, once the whole prompt is computed; None if none is wanted."""
+        if self.pooled is None:
+            return None
+        count = self.num_prompt if self.request.pooling is Pooling.MEAN else 1
+        return (self.pooled / count).astype("<f4").tobytes()

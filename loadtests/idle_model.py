@@ -178,6 +178,7 @@ def _info() -> EngineInfo:
         architecture="llama",
         fingerprint="idle",
         vocab_size=VOCAB,
+        hidden_size=CONFIG.hidden_size,
         eos_token_ids=(),
         max_model_len=CONFIG.max_position,
         page_size=PAGE_SIZE,

@@ -59,6 +59,7 @@ class ScriptedLoop:
             architecture="scripted",
             fingerprint="0" * 16,
             vocab_size=text.tokenizer.vocab_size,
+            hidden_size=8,
             eos_token_ids=(),
             max_model_len=1 << 20,
             page_size=16,

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
+import numpy as np
+import numpy.typing as npt
 import uvicorn
 from tokenizers import Tokenizer as Library
 
@@ -44,6 +46,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
 )
 MODEL = "org/tiny"
+HIDDEN_SIZE = 8
 
 
 def text_model(*, template: str | None = TEMPLATE, bos: bool = False) -> TextModel:
@@ -73,6 +76,13 @@ def logprob_of(token_id: int, num_top: int) -> TokenLogprob:
     logprob = -0.25 - (token_id % 8) / 8
     top = [token_id, *(other for other in range(num_top) if other != token_id)][:num_top]
     return TokenLogprob(logprob, top, [logprob - place for place in range(len(top))], 1)
+
+
+def embedding_of(prompt_ids: Sequence[int]) -> npt.NDArray[np.float32]:
+    """The scripted engine's embedding of a prompt, [HIDDEN_SIZE]: mean of one vector a token, so order is no matter."""
+    angles = np.outer(np.array(prompt_ids) + 1, np.arange(1, HIDDEN_SIZE + 1))
+    found: npt.NDArray[np.float32] = np.cos(angles).mean(0).astype("<f4")
+    return found
 
 
 class ScriptedStream:
@@ -170,6 +180,7 @@ class ScriptedStream:
                 stop_token_id=stop,
                 num_cached_tokens=self._engine.num_cached_tokens if is_first else None,
                 prompt_logprobs=prompt_logprobs,
+                embedding=None if request.pooling is None else embedding_of(request.prompt_ids).tobytes(),
             )
         )
 
@@ -201,6 +212,7 @@ class ScriptedEngine:
             architecture="llama",
             fingerprint="0123456789abcdef",
             vocab_size=text.tokenizer.vocab_size,
+            hidden_size=HIDDEN_SIZE,
             eos_token_ids=(end,),
             max_model_len=max_model_len,
             page_size=16,

@@ -18,7 +18,8 @@ from engine.attention.backend import LaneLayout
 from engine.attention.tables import LaneTables, flatten
 from engine.kv.manager import PageCopy
 from engine.kv.storage import KVStorage
-from engine.models.step import StepInputs
+from engine.models.step import HiddenReadout, StepInputs
+from engine.runner.pooling import PooledRows, pooled_rows, row_indices
 from engine.runner.readout_rows import PromptReadout, ReadoutRows, readout_rows
 from engine.sampling.sampler import SampleLane
 from engine.scheduling.batch import Batch, Lane
@@ -57,6 +58,7 @@ class StagedStep(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
         readouts: Which rows sample, and which are prompt positions asked about.
         sample_rows: [S] int64, places among the R rows that are sampled from; None if all are, in order.
         sample_lanes: Who samples, S of them.
+        pooled: Whose hidden states are wanted.
     """
 
     batch: Batch
@@ -66,6 +68,7 @@ class StagedStep(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     readouts: ReadoutRows
     sample_rows: torch.Tensor | None
     sample_lanes: list[SampleLane]
+    pooled: Sequence[PooledRows] = ()
 
     @property
     def prompt_readouts(self) -> Sequence[PromptReadout]:
@@ -79,10 +82,12 @@ class InputStager:
     Args:
         storage: K and V.
         last_tokens: [rows] int64, what each row of device state drew last.
+        hidden_size: Width of the model's hidden states.
     """
 
-    def __init__(self, storage: KVStorage, last_tokens: torch.Tensor) -> None:
+    def __init__(self, storage: KVStorage, last_tokens: torch.Tensor, hidden_size: int) -> None:
         self._storage = storage
+        self._hidden_size = hidden_size
         self._device = storage.device
         self._last_tokens = last_tokens.numpy() if self._device.type == "cpu" else last_tokens
 
@@ -99,6 +104,7 @@ class InputStager:
         else:
             positions, slots = _spans(lanes, tables, self._storage.page_size)
         readouts = readout_rows(lanes, query_starts)
+        pooled = pooled_rows(lanes, query_starts)
         known_ids = _known_ids(lanes, num_tokens)
         token_ids = self._tensor(known_ids)
         inputs = StepInputs(
@@ -113,6 +119,7 @@ class InputStager:
             ),
             storage=self._storage,
             readout_rows=self._tensor(np.array(readouts.rows, dtype=np.int64)),
+            hidden=self._hidden(pooled) if pooled else None,
         )
         return StagedStep(
             batch=batch,
@@ -122,7 +129,13 @@ class InputStager:
             readouts=readouts,
             sample_rows=self._tensor(np.array(readouts.sample_rows, dtype=np.int64)) if readouts.prompts else None,
             sample_lanes=[_sample_lane(lanes[place]) for place in readouts.sampling],
+            pooled=pooled,
         )
+
+    def _hidden(self, pooled: Sequence[PooledRows]) -> HiddenReadout:
+        """Rows whose hidden states are wanted, and room for those."""
+        rows = self._tensor(row_indices(pooled))
+        return HiddenReadout(rows, torch.empty((len(rows), self._hidden_size), device=self._device))
 
     def _fed(
         self, lanes: Sequence[Lane], query_starts: Sequence[int], known_ids: Indices, token_ids: torch.Tensor

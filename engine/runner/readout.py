@@ -13,6 +13,7 @@ import msgspec
 
 from engine.request import TokenLogprob
 from engine.runner.inputs import StagedStep
+from engine.runner.pooling import Sums
 from engine.sampling.sampler import Logprobs, SampledTokens
 from engine.scheduling.batch import LaneResult
 
@@ -34,25 +35,28 @@ class StepResults(msgspec.Struct, frozen=True, eq=False, gc=False):
         token_ids: One a lane that samples.
         logprobs: Of those, if any lane asked.
         prompts: One for each of `StagedStep.prompt_readouts`.
+        pooled: Sums of the hidden states wanted.
     """
 
     token_ids: list[int]
     logprobs: LogprobRows | None
     prompts: Sequence[LogprobRows]
+    pooled: Sums
 
 
-def fetch(sampled: SampledTokens | None, prompts: Sequence[Logprobs]) -> StepResults:
+def fetch(sampled: SampledTokens | None, prompts: Sequence[Logprobs], pooled: Sums) -> StepResults:
     """Copies a step's outcome to the host. Waits for the device.
 
     Args:
         sampled: Tokens drawn, if any lane samples.
         prompts: Log-probabilities for each of `StagedStep.prompt_readouts`.
+        pooled: What is on the host already.
     """
     found = [_fetch_rows(logprobs) for logprobs in prompts]
     if sampled is None:
-        return StepResults([], None, found)
+        return StepResults([], None, found, pooled)
     logprobs = None if sampled.logprobs is None else _fetch_rows(sampled.logprobs)
-    return StepResults(sampled.token_ids.tolist(), logprobs, found)
+    return StepResults(sampled.token_ids.tolist(), logprobs, found, pooled)
 
 
 def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
@@ -70,7 +74,7 @@ def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
         entries = _entries(rows, [readout.num_top] * len(readout.targets))
         prompts[readout.lane] = [entry for entry in entries if entry is not None]
     return [
-        LaneResult(token_ids.get(place), logprobs.get(place), prompts.get(place, ()))
+        LaneResult(token_ids.get(place), logprobs.get(place), prompts.get(place, ()), results.pooled.get(place))
         for place in range(len(staged.batch.lanes))
     ]
 

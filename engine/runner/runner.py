@@ -17,6 +17,7 @@ from engine.kv.storage import KVStorage
 from engine.models.step import StepModel
 from engine.runner.device_thread import DeviceThread
 from engine.runner.inputs import InputStager, StagedStep
+from engine.runner.pooling import sum_states
 from engine.runner.readout import StepResults, fetch, lane_results
 from engine.sampling.sampler import Logprobs, SampledTokens, SampleLane, Sampler
 from engine.sampling.state import SamplerState
@@ -50,7 +51,7 @@ class ModelRunner:
         self._storage = storage
         self._state = state
         self._sampler = Sampler(state, team=team)
-        self._stager = InputStager(storage, state.last_tokens)
+        self._stager = InputStager(storage, state.last_tokens, model.config.hidden_size)
         self._thread = DeviceThread(num_threads)
 
     def submit(self, batch: Batch) -> StepHandle:
@@ -73,7 +74,9 @@ class ModelRunner:
     def _compute(self, staged: StagedStep) -> StepResults:
         logits = self._model.forward(staged.inputs)
         prompts = self._score_prompts(staged, logits) if staged.prompt_readouts else ()
-        return fetch(self._sample(staged, logits), prompts)
+        hidden = staged.inputs.hidden
+        pooled = {} if hidden is None else sum_states(staged.pooled, hidden.states)
+        return fetch(self._sample(staged, logits), prompts, pooled)
 
     def _turn_over_rows(self, batch: Batch) -> None:
         for row in batch.released_rows:

@@ -7,6 +7,8 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from engine.constraints.masks import MaskHandover
 from engine.kv.manager import PageCopy
@@ -39,6 +41,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
         samples: A token is drawn after the last position, and taken.
         feeds_back: The one token to compute is still on the device.
         reads_prompt: Log-probabilities of the prompt tokens after each position are wanted.
+        pools: Hidden states of it are wanted, for the sequence's embedding.
         row: Row of device state.
         pages: The sequence's pages at this step, C ints.
         copies: Pages to copy before the step (copy-on-write).
@@ -54,6 +57,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
     row: int
     pages: array[int]
     copies: ListOf[PageCopy]
+    pools: bool = False
 
     @property
     def stop(self) -> int:
@@ -105,8 +109,10 @@ class LaneResult(msgspec.Struct, frozen=True, gc=False):
         token_id: The token drawn, if the lane samples.
         logprob: Of that token, if asked for.
         prompt_logprobs: One entry for each position whose next prompt token was asked about.
+        pooled: Sum of the hidden states wanted, if the lane pools.
     """
 
     token_id: int | None = None
     logprob: TokenLogprob | None = None
     prompt_logprobs: ListOf[TokenLogprob] = ()
+    pooled: npt.NDArray[np.float64] | None = None

@@ -237,7 +237,7 @@ class Scheduler:
         if self._shared_prompt(sequence):
             return self.kv.num_available > spare
         if sequence.name is None:
-            cached = not sequence.wants_prompt_logprobs
+            cached = not sequence.needs_all_positions
             sequence.name = self.kv.name(sequence.token_ids, salt=sequence.request.salt, cached=cached)
         return self.kv.can_open(sequence.name, spare_pages=spare)
 
@@ -309,6 +309,7 @@ class Scheduler:
             row=sequence.row,
             pages=sequence.table.pages[:],
             copies=copies,
+            pools=sequence.request.pooling is not None and sequence.pools(stop),
         )
         batch.append(lane)
         if samples and sequence.constraint is not None:
@@ -322,6 +323,7 @@ class Scheduler:
         self._close(victim, keep=True)
         victim.num_scheduled = victim.num_computed = victim.num_in_flight = 0
         victim.prompt_logprobs = []
+        victim.pooled = None
         self._roster.suspend(victim)
         self._totals.num_preemptions += 1
 
@@ -334,6 +336,8 @@ class Scheduler:
         sequence.num_computed = lane.stop
         if result.prompt_logprobs:
             sequence.prompt_logprobs.extend(result.prompt_logprobs)
+        if result.pooled is not None:
+            sequence.pool(result.pooled)
         if lane.start < sequence.num_prompt:
             self._totals.num_prefill_tokens += lane.num_tokens
             if lane.stop >= sequence.num_prompt:
@@ -380,6 +384,7 @@ class Scheduler:
     def _complete_prompt(self, sequence: Sequence) -> TokenEvent:
         """Ends a sequence that was to compute its prompt and draw nothing."""
         event = self._event(sequence, [], finish_reason=FinishReason.LENGTH)
+        event.embedding = sequence.embedding()
         self._end(sequence, FinishReason.LENGTH)
         return event
 

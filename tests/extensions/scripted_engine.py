@@ -37,6 +37,7 @@ def engine_info(vocab_size: int = 1000, max_model_len: int = 4096) -> EngineInfo
         architecture="llama",
         fingerprint="0" * 32,
         vocab_size=vocab_size,
+        hidden_size=4,
         eos_token_ids=(2,),
         max_model_len=max_model_len,
         page_size=16,

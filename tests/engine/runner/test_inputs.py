@@ -29,7 +29,7 @@ def _stager(last_tokens: torch.Tensor) -> InputStager:
         dtype=torch.float32,
         device=torch.device("cpu"),
     )
-    return InputStager(storage, last_tokens)
+    return InputStager(storage, last_tokens, hidden_size=8)
 
 
 def _lane(rng: random.Random, row: int, *, decodes: bool) -> Lane:

@@ -26,6 +26,7 @@ INFO = EngineInfo(
     architecture="llama",
     fingerprint="00",
     vocab_size=100,
+    hidden_size=4,
     eos_token_ids=(2,),
     max_model_len=8192,
     page_size=16,
