@@ -11,7 +11,8 @@ import pytest
 from loadtests.server import RunningServer
 from tests.e2e.conftest import connect
 from tests.gateway.cases import CASES, Case
-from tests.gateway.wire import TEXT, chat, chunks, error_of, read_events, text, whole
+from tests.gateway.responses.wire import RESPONSES, events_of
+from tests.gateway.wire import TEXT, chat, chunks, endings, error_of, joined, read_events, text, whole
 
 NUM_STREAMS = 8
 NUM_TOKENS = 48
@@ -62,18 +63,31 @@ def undisturbed(server: RunningServer) -> list[tuple[str, list[int]]]:
 
 async def send(client: httpx.AsyncClient, case: Case) -> None:
     """Sends a case and checks what comes back."""
-    headers = {} if case.body is None else {"content-type": "application/json"}
-    answer = await client.request(case.method, case.path, content=case.content, headers=headers)
+    kind = {} if case.body is None else {"content-type": "application/json"}
+    answer = await client.request(case.method, case.path, content=case.content, headers={**kind, **case.headers})
     assert answer.status_code == case.status, answer.text
-    if case.method == "HEAD":
+    assert answer.headers["x-request-id"] == case.headers.get("x-request-id", answer.headers["x-request-id"])
+    if case.method in ("HEAD", "OPTIONS"):
         return
     if case.status != 200:
         error = error_of(answer, case.status)
         assert case.param is None or error["param"] == case.param
-    elif answer.headers["content-type"].startswith("text/event-stream"):
-        assert all("error" not in chunk for chunk in chunks(answer.text))
+    elif not answer.headers["content-type"].startswith("text/event-stream"):
+        assert case.says is None or said(answer.json()) == case.says
+    elif case.path == RESPONSES:
+        assert events_of(answer.text)[-1]["type"] in ("response.completed", "response.incomplete")
     else:
-        assert answer.json()
+        parts = chunks(answer.text)
+        assert all("error" not in part for part in parts)
+        assert case.says is None or (joined(parts), endings(parts)) == (case.says, ["stop"])
+
+
+def said(answer: dict[str, Any]) -> str:
+    """The text of a whole answer, which must have ended by itself."""
+    choice = answer["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    text: str = choice["text"] if "text" in choice else choice["message"]["content"]
+    return text
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)

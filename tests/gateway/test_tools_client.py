@@ -37,7 +37,7 @@ async def sdk(server: RunningServer) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 @pytest.mark.parametrize("per_event", [1, 5])
-async def test_the_client_s_helper_puts_a_streamed_call_together(
+async def test_g_25_the_client_s_helper_puts_a_streamed_call_together(
     sdk: openai.AsyncOpenAI, engine: ScriptedEngine, model: TextModel, per_event: int
 ) -> None:
     engine.script = says(model, f"<think>hm</think>I look.\n{MARKED}", per_event=per_event)
@@ -64,7 +64,7 @@ async def test_the_client_s_helper_puts_a_streamed_call_together(
         ({"tool_choice": "required", "parallel_tool_calls": False}, FORCED),
     ],
 )
-async def test_g_22_g_24_a_demanded_call_is_forced_and_streamed_as_it_comes(
+async def test_g_22_g_24_g_26_a_demanded_call_is_forced_and_streamed_as_it_comes(
     client: httpx.AsyncClient,
     engine: ScriptedEngine,
     model: TextModel,
