@@ -1,0 +1,91 @@
+"""A program with the values of its parameters: what a request brings to a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.programs.errors import ProgramMisused
+from engine.programs.graph import Graph
+from engine.programs.lowering import lower
+from engine.programs.syntax import parse
+from engine.programs.types import VOCAB, Kind, Type
+from engine.programs.values import Array
+
+GREATEST_FLOAT = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundProgram:
+    """A checked program and its parameters.
+
+    Attributes:
+        digest: Of the source; programs with the same digest and parameter types are computed together.
+        types: Name and type of each parameter.
+        graph: What is computed.
+        parameters: Their values: scalars, or [V] vectors.
+    """
+
+    digest: str
+    types: tuple[tuple[str, Type], ...]
+    graph: Graph
+    parameters: Mapping[str, Array]
+
+
+def bind(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgram:
+    """Checks a program together with what it is given.
+
+    Args:
+        source: The program.
+        values: For each of its parameters without a default a number, True or False, or a list of one number per
+            token of the vocabulary.
+        vocab_size: Of the model that it will run on.
+
+    Raises:
+        ProgramInvalid: The source is no program, or does not go with parameters of these types.
+        ProgramMisused: A parameter is missing, unknown, or no number.
+    """
+    parsed = parse(source)
+    unknown = sorted(set(values) - set(parsed.parameters))
+    if unknown:
+        known = ", ".join(parsed.parameters) or "none"
+        raise ProgramMisused(f"the program has no parameter `{unknown[0]}` (it has: {known})", unknown[0])
+    arrays: dict[str, Array] = {}
+    types = []
+    for name in parsed.parameters:
+        if name not in values and name not in parsed.defaults:
+            raise ProgramMisused(f"the program needs a value for its parameter `{name}`", name)
+        kind, arrays[name] = _read(name, values[name] if name in values else parsed.defaults[name], vocab_size)
+        types.append((name, kind))
+    graph = lower(source, tuple(types))
+    most = max((int(node.attributes[0]) for node in graph.nodes if node.op == "top"), default=0)
+    if most > vocab_size:
+        raise ProgramMisused(f"topk asks for {most} values of a vocabulary of {vocab_size}", "topk")
+    return BoundProgram(parsed.digest, tuple(types), graph, arrays)
+
+
+def _read(name: str, value: Any, vocab_size: int) -> tuple[Type, Array]:
+    match value:
+        case bool():
+            return Type(Kind.BOOL), np.asarray(value, dtype=np.bool_)
+        case int() if -(2**63) <= value < 2**63:
+            return Type(Kind.INT), np.asarray(value, dtype=np.int64)
+        case float() if math.isfinite(value):
+            return Type(Kind.FLOAT), np.asarray(value, dtype=np.float32)
+        case list() | tuple() if len(value) == vocab_size and all(_is_number(one) for one in value):
+            return Type(Kind.FLOAT, VOCAB), np.asarray(value, dtype=np.float32)
+        case list() | tuple():
+            raise ProgramMisused(
+                f"parameter `{name}` is a list of {len(value)}; it must hold a finite number for each of the "
+                f"{vocab_size} tokens of the vocabulary",
+                name,
+            )
+    raise ProgramMisused(f"parameter `{name}` must be a finite number, True, False, or a list of numbers", name)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= GREATEST_FLOAT

@@ -1,0 +1,254 @@
+"""Device programs in torch: one step of many requests at once, on any device, without waiting for it.
+
+Letters: B requests, V vocabulary, T longest history, K a length fixed in the source. Every value has two dimensions,
+[B, 1], [B, V], [B, T] or [B, K]; the first is 1 for what all requests share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.programs import torch_operations as operations
+from engine.programs.graph import Graph, Node
+from engine.programs.torch_draws import Draws
+from engine.programs.types import HISTORY, VOCAB, Kind, Type, common_kind
+
+DTYPES: Mapping[Kind, torch.dtype] = {Kind.BOOL: torch.bool, Kind.INT: torch.int64, Kind.FLOAT: torch.float32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchValues:
+    """What the step knows about B requests that run the same program; only what the program reads need be there.
+
+    Attributes:
+        lanes: [B, V] float32 for each lane; an ordinary program's `logits` are the first.
+        keys: [B] int64, random keys of the positions.
+        steps: [B] int64, output tokens before this one.
+        history: [B, T] int64, prompt and output, -1 beyond each request's own.
+        lengths: [B] int64, of the histories.
+        counts: [B, V] int64, how often each token is in the output.
+        parameters: [B, 1] or [B, V] by name.
+        state: [B, 1] or [B, V] by name.
+    """
+
+    lanes: Sequence[torch.Tensor]
+    keys: torch.Tensor | None = None
+    steps: torch.Tensor | None = None
+    history: torch.Tensor | None = None
+    lengths: torch.Tensor | None = None
+    counts: torch.Tensor | None = None
+    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    state: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What a program made of it.
+
+    Attributes:
+        tokens: [B] int64, as returned: possibly outside of the vocabulary.
+        state: As in `BatchValues`.
+        probes: [B, 1], [B, V] or [B, K] by name.
+    """
+
+    tokens: torch.Tensor
+    state: dict[str, torch.Tensor]
+    probes: dict[str, torch.Tensor]
+
+
+_Compute = Callable[[BatchValues, Sequence[torch.Tensor]], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Instruction:
+    """One node: how to compute it, of which others, and which of those nobody needs afterwards."""
+
+    index: int
+    compute: _Compute
+    args: tuple[int, ...]
+    spent: tuple[int, ...]
+
+
+class TorchProgram:
+    """A graph made ready for a vocabulary and a device. Not for several threads at once.
+
+    Args:
+        graph: The program.
+        vocab_size: V.
+        device: Where everything lies.
+    """
+
+    def __init__(self, graph: Graph, vocab_size: int, device: torch.device) -> None:
+        self._graph = graph
+        self._device = device
+        self._vocab = torch.arange(vocab_size, dtype=torch.int64, device=device)[None]
+        self._draws = Draws(vocab_size, device)
+        self._plan = self._ready((graph.token, *graph.updates.values(), *graph.probes.values()))
+        self._first_plan = self._ready(tuple(node for _, node in graph.states.values()))
+
+    def first_state(self, parameters: Mapping[str, torch.Tensor], num_requests: int) -> dict[str, torch.Tensor]:
+        """State before the first step: [B, 1] or [B, V] by name."""
+        found = _evaluate(self._first_plan, BatchValues(lanes=(), parameters=parameters))
+        states = self._graph.states.items()
+        return {name: self._shaped(found[node], kind, num_requests) for name, (kind, node) in states}
+
+    def run(self, values: BatchValues) -> BatchResult:
+        """One step of all requests."""
+        found = _evaluate(self._plan, values)
+        graph, size = self._graph, len(values.lanes[0])
+        return BatchResult(
+            tokens=found[graph.token].expand(size, 1).squeeze(1),
+            state={name: self._shaped(found[at], graph.states[name][0], size) for name, at in graph.updates.items()},
+            probes={name: found[at].expand(size, -1) for name, at in graph.probes.items()},
+        )
+
+    def _shaped(self, value: torch.Tensor, kind: Type, num_requests: int) -> torch.Tensor:
+        width = 1 if kind.axis is None else self._vocab.shape[1]
+        return value.expand(num_requests, width)
+
+    def _ready(self, outputs: Sequence[int]) -> list[_Instruction]:
+        nodes = self._graph.nodes
+        needed: set[int] = set()
+        todo = list(outputs)
+        while todo:
+            at = todo.pop()
+            if at not in needed:
+                needed.add(at)
+                todo += nodes[at].args
+        last_use = {arg: at for at in sorted(needed) for arg in nodes[at].args}
+        return [
+            _Instruction(
+                at,
+                self._form(nodes[at]),
+                nodes[at].args,
+                tuple(arg for arg in set(nodes[at].args) if last_use[arg] == at and arg not in outputs),
+            )
+            for at in sorted(needed)
+        ]
+
+    def _form(self, node: Node) -> _Compute:
+        """How a node is computed; what can be decided before the step is decided here."""
+        op, attributes = node.op, node.attributes
+        if op in ("constant", "vocab", "vocab_size"):
+            return self._fixed(node)
+        if op in ("parameter", "state", "input", "lane"):
+            return _given(op, attributes[0])
+        if op in ("uniform", "gumbel", "gumbel_argmax", "categorical"):
+            return self._draw(node)
+        if op == "hash_uniform":
+            every_token = self._graph.nodes[node.args[1]].op == "vocab"
+            return lambda _, args: self._draws.uniform(
+                self._draws.named(args[0].squeeze(1)), None if every_token else args[1]
+            )
+        if op == "one_hot":
+            return lambda _, args: self._vocab == args[0]
+        if op == "recent":
+            return lambda values, _: _recent(values, int(attributes[0]))
+        if op == "top":
+            return lambda _, args: operations.top(args[0], int(attributes[0]))
+        return self._operation(node)
+
+    def _fixed(self, node: Node) -> _Compute:
+        if node.op == "vocab":
+            return lambda _values, _args: self._vocab
+        number = self._vocab.shape[1] if node.op == "vocab_size" else node.attributes[0]
+        value = torch.tensor([[number]], dtype=DTYPES[node.type.kind], device=self._device)
+        return lambda _values, _args: value
+
+    def _draw(self, node: Node) -> _Compute:
+        number = int(node.attributes[0])
+        draws = self._draws
+
+        def keys(key: torch.Tensor) -> torch.Tensor:
+            return draws.numbered(key.squeeze(1), number)
+
+        match node.op:
+            case "uniform" if node.type.axis is None:
+                return lambda _, args: draws.single(keys(args[0]))
+            case "uniform" if node.type.axis == VOCAB:
+                return lambda _, args: draws.uniform(keys(args[0]), None)
+            case "uniform":
+                index = torch.arange(int(str(node.type.axis)), device=self._device)[None]
+                return lambda _, args: draws.uniform(keys(args[0]), index)
+            case "gumbel":
+                return lambda _, args: draws.gumbel(keys(args[0]))
+            case "gumbel_argmax":
+                return lambda _, args: draws.draw(args[0].float(), keys(args[1]))
+            case _:
+                return lambda _, args: draws.draw(args[0].float().log(), keys(args[1]))
+
+    def _operation(self, node: Node) -> _Compute:
+        op = node.op
+        types = [self._graph.nodes[arg].type for arg in node.args]
+        of_history = [one.axis == HISTORY for one in types]
+        if op in operations.MASKED and len(node.args) == 1:
+            reduce = operations.MASKED[op]
+            if of_history[0]:
+                return lambda values, args: reduce(args[0], _valid(values))
+            return lambda _, args: reduce(args[0])
+        if op == "where":
+            dtype = DTYPES[node.type.kind]
+            return lambda _, args: torch.where(args[0], args[1].to(dtype), args[2].to(dtype))
+        if op in operations.ALIKE:
+            kind, compute = operations.ALIKE[op]
+            common = DTYPES[common_kind(*types, at_least=kind)]
+            return lambda _, args: compute(*[arg.to(common) for arg in args])
+        whole = operations.WHOLE[op]
+        if op == "scatter":
+            dtype = DTYPES[node.type.kind]
+            at_history = of_history[1]
+            return lambda values, args: whole(
+                args[0].to(dtype),
+                torch.where(_valid(values), args[1], -1) if at_history else args[1],
+                args[2].to(dtype),
+            )
+        return lambda _, args: whole(*args)
+
+
+def _evaluate(plan: Sequence[_Instruction], values: BatchValues) -> dict[int, torch.Tensor]:
+    found: dict[int, torch.Tensor] = {}
+    for instruction in plan:
+        found[instruction.index] = instruction.compute(values, [found[arg] for arg in instruction.args])
+        for index in instruction.spent:
+            del found[index]
+    return found
+
+
+def _given(op: str, name: str | bool | float) -> _Compute:
+    match op, name:
+        case "parameter", str():
+            return lambda values, _: values.parameters[name]
+        case "state", str():
+            return lambda values, _: values.state[name]
+        case "lane", int():
+            return lambda values, _: values.lanes[name]
+        case _, "logits":
+            return lambda values, _: values.lanes[0]
+        case _, "prev":
+            return lambda values, _: _recent(values, 1)
+        case _, "key":
+            return lambda values, _: _there(values.keys)[:, None]
+        case _, "step":
+            return lambda values, _: _there(values.steps)[:, None]
+        case _, "history":
+            return lambda values, _: _there(values.history)
+    return lambda values, _: _there(values.counts)
+
+
+def _there(value: torch.Tensor | None) -> torch.Tensor:
+    assert value is not None, "the step does not know what the program reads"
+    return value
+
+
+def _recent(values: BatchValues, place: int) -> torch.Tensor:
+    """The token at a place from the end of each history, -1 before its beginning: [B, 1]."""
+    return operations.gather(_there(values.history) + 1, (_there(values.lengths) - place)[:, None]) - 1
+
+
+def _valid(values: BatchValues) -> torch.Tensor:
+    """[B, T], which places belong to the histories."""
+    history = _there(values.history)
+    return torch.arange(history.shape[1], device=history.device) < _there(values.lengths)[:, None]
