@@ -1,0 +1,38 @@
+"""What is put around a script, and how its lines are counted back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic_monty import Frame
+
+from extensions.errors import ScriptFrame
+
+CHECK_ONLY = "wye_check_only"
+"""A function that types know and that does not exist: a check ends there, before any line of the script runs."""
+
+_IMPORTS = "import asyncio, json, math, re"
+_DUMPS = "wye_dumps"
+NUM_LINES_BEFORE = 1
+
+
+def to_check(source: str) -> str:
+    """The script behind a line that ends the run."""
+    return f"{_IMPORTS}; {CHECK_ONLY}()\n{source}"
+
+
+def to_run(source: str) -> str:
+    """The script, then a call of its `main`, whose result leaves as JSON."""
+    return f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{source}\n{_DUMPS}(await main(request, lm))"
+
+
+def frames_of(traceback: Iterable[Frame], source: str) -> list[ScriptFrame]:
+    """The lines of a traceback that are the script's own."""
+    num_lines = source.count("\n") + 1
+    found = []
+    for frame in traceback:
+        line = frame.line - NUM_LINES_BEFORE
+        if 1 <= line <= num_lines:
+            function = frame.function_name or "<module>"
+            found.append(ScriptFrame(line=line, column=frame.column, function=function, source=frame.source_line or ""))
+    return found

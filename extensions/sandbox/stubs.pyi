@@ -1,0 +1,343 @@
+"""What a program sees, as types. Every script is checked against this file before it runs.
+
+Import it for an editor or a type checker of your own:
+
+    from typing import TYPE_CHECKING
+
+    if TYPE_CHECKING:
+        from extensions.sandbox.stubs import LM, Request
+
+    async def main(request: Request, lm: LM): ...
+
+The names are known to a script without any import, and so are the modules `asyncio`, `json`, `math` and `re`.
+
+Errors arrive as built-ins whose text is `code: what happened`:
+
+- `ValueError`: `invalid_argument`, `constraint_invalid`
+- `MemoryError`: `kv_exhausted`, `limit_exceeded`
+- `RuntimeError`: `server_busy`, `capability_missing`, `context_lost`
+
+A limit of the run itself (time, memory, tokens, calls) is not an error that a script can catch: it ends the run.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypedDict, overload
+
+class Request:
+    """The request that the program answers."""
+
+    messages: list[dict[str, Any]]
+    """Chat messages; empty for a text completion."""
+    prompt: str | list[int] | None
+    """Text or token ids of a text completion."""
+    model: str
+    """The name that the client used."""
+    params: dict[str, Any]
+    """The client's sampling fields that were set: `max_tokens`, `temperature`, ..."""
+    tools: list[dict[str, Any]]
+    """The tools that the client offers."""
+    args: dict[str, Any]
+    """The client's arguments, checked against `EXTENSION["params"]`, defaults filled in."""
+    stream: bool
+    """Whether the client reads while the program runs."""
+    id: str
+    """Of the run."""
+
+class JsonSchemaConstraint(TypedDict):
+    """JSON that fits a schema."""
+
+    json_schema: Mapping[str, Any] | bool
+
+class RegexConstraint(TypedDict):
+    """Text that a regular expression matches as a whole."""
+
+    regex: str
+
+class GrammarConstraint(TypedDict):
+    """Text of a language: a grammar in Lark's form or GBNF."""
+
+    grammar: str
+
+class ChoiceConstraint(TypedDict):
+    """One of some texts."""
+
+    choice: Sequence[str]
+
+class Constraint:
+    """What a text must be, made by `lm.constraint` and used as often as wanted."""
+
+Constrain = Constraint | JsonSchemaConstraint | RegexConstraint | GrammarConstraint | ChoiceConstraint
+
+class Usage(NamedTuple):
+    """Tokens of one generation."""
+
+    prompt_tokens: int
+    """All that it stood on."""
+    cached_tokens: int
+    """Those of them that did not need computing."""
+    completion_tokens: int
+    """What was generated, the stop token included."""
+
+class TokenLogprob(NamedTuple):
+    """One token of a text."""
+
+    token: int
+    text: str
+    logprob: float
+    top: list[Candidate]
+    """The likeliest tokens at its place, best first; empty unless more than 0 were asked for."""
+
+class Candidate(NamedTuple):
+    """A token that could come next."""
+
+    token: int
+    text: str
+    logprob: float
+    """Natural logarithm of its probability after constraint and penalties, before temperature."""
+
+class Completion:
+    """What one call of `generate` made."""
+
+    text: str
+    """Without stop strings and special tokens."""
+    tokens: list[int]
+    """Every token that the history has gained, the stop token included."""
+    finish_reason: Literal["stop", "length"]
+    """`length` if it ended because `max_tokens` were there."""
+    mean_logprob: float
+    """Mean log-probability of its tokens under the model; 0.0 if there are none."""
+    logprobs: list[TokenLogprob]
+    """Of each token, if asked for."""
+    usage: Usage
+    exec_path: Literal["fused", "device", "host"]
+    """Which lane computed it."""
+
+class Distribution:
+    """What the model expects next."""
+
+    candidates: list[Candidate]
+    """Likeliest first."""
+    omitted_mass: float
+    """Probability of all tokens that are not among the candidates."""
+    entropy: float
+    """Of the whole distribution, in nats."""
+
+class Step:
+    """Where a generation stands: what could come next, or its end."""
+
+    finished: bool
+    """True once there is no next token; then `token` is -1 and there are no candidates."""
+    finish_reason: Literal["stop", "length"] | None
+    """Why, once finished."""
+    token: int
+    """What the sampler would take."""
+    text: str
+    """Text of that token alone."""
+    entropy: float
+    """Of the whole distribution, in nats."""
+    omitted_mass: float
+    """Probability of all tokens that are not among the candidates."""
+    candidates: list[Candidate]
+    """Likeliest first, as many as `top` says."""
+
+class Generation:
+    """A generation whose every step the script decides."""
+
+    async def step(self, n: int = 1) -> Step:
+        """Takes the sampler's own choice for the step before, unless one was chosen, and shows the next.
+
+        With `n` above 1 the sampler takes the tokens between; what is shown is the last of the n.
+        """
+
+    async def choose(self, token: int) -> None:
+        """Says which token comes next instead of the one that `step` showed."""
+
+    async def ban(self, tokens: Sequence[int]) -> None:
+        """Forbids tokens for the rest of the generation."""
+
+    async def stop(self) -> None:
+        """Ends it; the step that was shown last is not taken."""
+
+class Mark:
+    """A place in a history, to come back to."""
+
+class ContextInfo(NamedTuple):
+    """What a context is and costs."""
+
+    length: int
+    """Tokens of the history."""
+    pending: int
+    """Those of them that are still to be computed."""
+    bytes: int
+    """Of KV memory, shared pages included."""
+    shared_bytes: int
+    """Those of them that other contexts use too."""
+    residency: Literal["device", "tokens"]
+    """`tokens` if it must be computed anew when it is next used."""
+    recomputable: bool
+    """Whether it can be: false once `hide` or `drop` has edited it."""
+
+class Context:
+    """A token history with its KV. Handles are virtual: a script never sees a page."""
+
+    length: int
+    """Tokens of the history."""
+
+    async def append(self, content: str | Sequence[int] | Sequence[Mapping[str, Any]]) -> None:
+        """Adds chat messages, text or token ids. Nothing is computed before it is needed.
+
+        Messages are written as the model's chat template writes them after what is there; the answer's opening is
+        added when something is generated. Text and token ids are added as they are.
+        """
+
+    async def prefill(self) -> None:
+        """Computes what is pending now."""
+
+    @overload
+    async def fork(self, n: None = None) -> Context: ...
+    @overload
+    async def fork(self, n: int) -> list[Context]:
+        """A copy that shares all memory with this one, or a list of n of them."""
+
+    async def mark(self) -> Mark:
+        """Remembers this place."""
+
+    async def rewind(self, mark: Mark) -> None:
+        """Goes back to a place; marks after it are void."""
+
+    async def truncate(self, length: int) -> None:
+        """Keeps the first `length` tokens."""
+
+    async def hide(self, start: int, stop: int) -> None:
+        """Later tokens do not attend to these; what was computed while they were seen stays as it is."""
+
+    async def drop(self, start: int, stop: int) -> None:
+        """The same, and their memory is freed; positions stay."""
+
+    async def forget(self, start: int, stop: int) -> None:
+        """Takes tokens out as if they had never been there; what follows them is computed anew."""
+
+    async def info(self) -> ContextInfo:
+        """What it is and costs."""
+
+    async def release(self) -> None:
+        """Frees it; twice is as good as once. The end of the program frees all."""
+
+    async def generate(
+        self,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+        min_tokens: int | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        template_stops: bool = True,
+        constrain: Constrain | None = None,
+        logprobs: int | None = None,
+        emit: bool = False,
+    ) -> Completion:
+        """Generates until a stop and adds what came to the history.
+
+        `max_tokens` is as many as fit if left out; other fields that are left out are the model's own
+        recommendation. `template_stops=False` lets the model go on past its own end tokens. `emit` streams the text
+        as part of the answer.
+        """
+
+    async def generation(
+        self,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+        min_tokens: int | None = None,
+        seed: int | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        template_stops: bool = True,
+        constrain: Constrain | None = None,
+        top: int = 64,
+        need_mass: float = 0.0,
+    ) -> Generation:
+        """Begins a generation whose every step the script decides.
+
+        `top` is how many candidates a step shows; `need_mass` shows more until they have that much probability.
+        """
+
+    async def next(self, *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> Distribution:
+        """The distribution at the end of the history, without drawing from it."""
+
+    async def score(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probability of each token of each text if it came next; the context stays as it is."""
+
+    async def choose(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> Choice:
+        """Which of the texts the model expects most."""
+
+class Choice(NamedTuple):
+    """The model's choice among texts."""
+
+    best: int
+    """Index of the likeliest."""
+    probabilities: list[float]
+    """Of each, normalised over all of them."""
+
+class Model:
+    """What is served."""
+
+    name: str
+    vocab_size: int
+    max_tokens: int
+    """Most tokens of one history."""
+    page_tokens: int
+    """Tokens of one page of KV memory."""
+    eos_token_ids: list[int]
+    """Tokens with which the model ends by itself."""
+    capabilities: list[str]
+    """Names that `require` knows here."""
+
+    async def require(self, capability: str) -> None:
+        """Raises `RuntimeError` with the code `capability_missing` if this server does not have it."""
+
+class LM:
+    """The model and the world, as far as a program may reach them."""
+
+    model: Model
+
+    async def context(self, content: str | Sequence[int] | Sequence[Mapping[str, Any]] = ()) -> Context:
+        """A new context of chat messages, text or token ids. Nothing is computed before it is needed."""
+
+    async def constraint(self, constrain: Constrain) -> Constraint:
+        """Checks what a text must be, to use it several times."""
+
+    async def tokenize(self, text: str) -> list[int]:
+        """Token ids of a text; special tokens written in it become themselves."""
+
+    async def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
+        """Text of token ids."""
+
+    async def emit(self, text: str) -> None:
+        """Streams text as part of the answer."""
+
+    async def emit_event(self, type: str, data: Any = None) -> None:
+        """Sends the client an event of the script's own; `data` is any JSON value."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits."""
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+
+    def random(self) -> float:
+        """A number from 0 to below 1."""
