@@ -1,0 +1,220 @@
+"""Device programs of running sequences: what each carries from step to step, and one computation for those alike.
+
+Letters: R rows that run programs in a step, V vocabulary, T longest history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.programs.binding import BoundProgram
+from engine.programs.torch_form import BatchValues, TorchProgram
+from engine.sampling.random import position_keys
+
+_OF_HISTORY = frozenset({"history", "prev", "counts"})
+"""What a program reads of the tokens before."""
+
+_GROWTH = 256
+"""Tokens by which the room for a history grows."""
+
+MAX_COMPILED = 128
+"""Programs that are kept ready; the one that was used longest ago goes first."""
+
+
+class ProgramSession:
+    """One sequence's program: its parameters, and its state after the last two steps.
+
+    Two, because a step that has been handed to the device can be void, when its sequence yields its pages: the
+    sequence then draws the same position again, from the state before.
+
+    Args:
+        bound: The program with its parameters.
+        stream_key: Names the sequence's random stream, see `engine.sampling.random.stream_key`.
+        num_prompt: Tokens of the prompt: what follows is counted.
+    """
+
+    def __init__(self, bound: BoundProgram, stream_key: int, num_prompt: int) -> None:
+        self.bound = bound
+        self.stream_key = stream_key
+        self.num_prompt = num_prompt
+        self.states: dict[int, Mapping[str, torch.Tensor]] = {}
+        self._tokens = torch.zeros(0, dtype=torch.int64)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Sessions of one kind are computed together."""
+        return (self.bound.digest, self.bound.types)
+
+    def begin(self, token_ids: Sequence[int], room: int, device: torch.device) -> None:
+        """Takes down the history when the sequence enters, or enters again."""
+        if not self.bound.graph.inputs & _OF_HISTORY:
+            return
+        host = np.zeros(len(token_ids) + min(room, _GROWTH), dtype=np.int64)
+        host[: len(token_ids)] = token_ids
+        self._tokens = torch.from_numpy(host).to(device)
+
+    def history(self, length: int) -> torch.Tensor:
+        """The first `length` tokens: [length] int64."""
+        return self._tokens[:length]
+
+    def append(self, position: int, token: torch.Tensor) -> None:
+        """Writes the token of a position, [1] int64 on the device."""
+        if len(self._tokens) == 0:
+            return
+        if position >= len(self._tokens):
+            more = torch.zeros(position + _GROWTH, dtype=torch.int64, device=self._tokens.device)
+            more[: len(self._tokens)] = self._tokens
+            self._tokens = more
+        self._tokens[position : position + 1] = token
+
+    def keep(self, position: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Takes down the state after the token of a position."""
+        self.states = {at: kept for at, kept in self.states.items() if at == position - 1}
+        self.states[position] = state
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLane:
+    """One sequence that draws by its program in this step.
+
+    Attributes:
+        session: Of the sequence.
+        row: Its row of the logits.
+        position: Of the token to draw.
+    """
+
+    session: ProgramSession
+    row: int
+    position: int
+
+
+class ProgramRunner:
+    """Computes the programs of a step; owns their compiled forms. Used by the device's thread alone.
+
+    Args:
+        vocab_size: V.
+        device: Where the logits lie.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._device = device
+        self._compiled: dict[tuple[object, ...], TorchProgram] = {}
+
+    def run(
+        self, logits: torch.Tensor, lanes: Sequence[ProgramLane]
+    ) -> tuple[torch.Tensor, list[dict[str, torch.Tensor]]]:
+        """Draws a token for each lane.
+
+        Args:
+            logits: [any, V] float32; what must not be drawn is -inf.
+            lanes: Those that draw by a program.
+
+        Returns:
+            [R] int64, -1 where a program returned no token of the vocabulary, and each lane's probes.
+        """
+        tokens = torch.empty(len(lanes), dtype=torch.int64, device=self._device)
+        probes: list[dict[str, torch.Tensor]] = [{} for _ in lanes]
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for place, lane in enumerate(lanes):
+            groups.setdefault(lane.session.kind, []).append(place)
+        for kind, places in groups.items():
+            self._run_alike(kind, logits, [lanes[place] for place in places], places, tokens, probes)
+        return tokens, probes
+
+    def _run_alike(
+        self,
+        kind: tuple[object, ...],
+        logits: torch.Tensor,
+        lanes: Sequence[ProgramLane],
+        places: Sequence[int],
+        tokens: torch.Tensor,
+        probes: list[dict[str, torch.Tensor]],
+    ) -> None:
+        program = self._ready(kind, lanes[0].session.bound)
+        result = program.run(self._values(program, logits, lanes))
+        inside = (result.tokens >= 0) & (result.tokens < self._vocab_size)
+        drawn = torch.where(inside, result.tokens, -1)
+        for at, (lane, place) in enumerate(zip(lanes, places, strict=True)):
+            tokens[place] = drawn[at]
+            probes[place] = {name: value[at] for name, value in result.probes.items()}
+            lane.session.append(lane.position, drawn[at : at + 1])
+            lane.session.keep(lane.position, {name: value[at : at + 1] for name, value in result.state.items()})
+
+    def _ready(self, kind: tuple[object, ...], bound: BoundProgram) -> TorchProgram:
+        found = self._compiled.pop(kind, None)
+        if found is None:
+            found = TorchProgram(bound.graph, self._vocab_size, self._device)
+            while len(self._compiled) >= MAX_COMPILED:
+                del self._compiled[next(iter(self._compiled))]
+        self._compiled[kind] = found  # last: used most recently
+        return found
+
+    def _values(self, program: TorchProgram, logits: torch.Tensor, lanes: Sequence[ProgramLane]) -> BatchValues:
+        sessions = [lane.session for lane in lanes]
+        inputs = sessions[0].bound.graph.inputs
+        positions = self._integers([lane.position for lane in lanes])
+        rows = logits if _are_all(logits, lanes) else logits[self._integers([lane.row for lane in lanes])]
+        streams = self._integers([session.stream_key for session in sessions])
+        parameters = {
+            name: self._stacked([session.bound.parameters[name] for session in sessions])
+            for name, _ in sessions[0].bound.types
+        }
+        return BatchValues(
+            lanes=[rows],
+            keys=position_keys(streams, positions).contiguous().view(torch.int64).view(-1),
+            steps=positions - self._integers([session.num_prompt for session in sessions]),
+            history=self._histories(lanes) if inputs & _OF_HISTORY else None,
+            lengths=positions,
+            counts=self._counts(lanes) if "counts" in inputs else None,
+            parameters=parameters,
+            state=self._states(program, lanes, parameters),
+        )
+
+    def _histories(self, lanes: Sequence[ProgramLane]) -> torch.Tensor:
+        """[R, T] int64, -1 beyond each one's own."""
+        out = torch.full((len(lanes), max(lane.position for lane in lanes)), -1, dtype=torch.int64, device=self._device)
+        for row, lane in zip(out, lanes, strict=True):
+            row[: lane.position] = lane.session.history(lane.position)
+        return out
+
+    def _counts(self, lanes: Sequence[ProgramLane]) -> torch.Tensor:
+        """[R, V] int64, how often each token is in the output."""
+        out = torch.zeros((len(lanes), self._vocab_size), dtype=torch.int64, device=self._device)
+        for row, lane in zip(out, lanes, strict=True):
+            output = lane.session.history(lane.position)[lane.session.num_prompt :]
+            row.scatter_add_(0, output, torch.ones_like(output))
+        return out
+
+    def _states(
+        self, program: TorchProgram, lanes: Sequence[ProgramLane], parameters: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        if not lanes[0].session.bound.graph.states:
+            return {}
+        first = program.first_state(parameters, len(lanes))
+        before = [
+            {name: value[at : at + 1] for name, value in first.items()}
+            if lane.position == lane.session.num_prompt
+            else lane.session.states[lane.position - 1]
+            for at, lane in enumerate(lanes)
+        ]
+        return {name: torch.cat([state[name] for state in before]) for name in first}
+
+    def _stacked(self, values: Sequence[npt.NDArray[np.generic]]) -> torch.Tensor:
+        return self._sent(np.stack([np.atleast_1d(value) for value in values]))
+
+    def _integers(self, values: Sequence[int]) -> torch.Tensor:
+        return self._sent(np.array(values, dtype=np.int64))
+
+    def _sent(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
+        host = torch.from_numpy(values)
+        return host if self._device.type == "cpu" else host.pin_memory().to(self._device, non_blocking=True)
+
+
+def _are_all(logits: torch.Tensor, lanes: Sequence[ProgramLane]) -> bool:
+    return len(lanes) == len(logits) and all(lane.row == at for at, lane in enumerate(lanes))

@@ -1,0 +1,143 @@
+"""Programs of running sequences: step by step, together with others, and drawn again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine.programs.binding import bind
+from engine.programs.reference import run
+from engine.programs.session import ProgramLane, ProgramRunner, ProgramSession
+from engine.programs.values import StepValues
+from engine.sampling.random import mix64, stream_key
+
+V = 50
+CPU = torch.device("cpu")
+GAMMA = 0x9E3779B97F4A7C15
+
+WALK = """
+state.level = 1.0
+
+def sample(logits, key, prev, step, history, counts, rate):
+    state.level = state.level * 0.5 + rate * float(prev) + float(sum(history)) * 0.01 + float(step)
+    probe.level = state.level
+    return gumbel_argmax(logits - float(counts) + where(one_hot(prev), state.level, 0.0), key)
+"""
+
+
+def logits_of(position: int, seed: int) -> torch.Tensor:
+    return torch.randn(V, generator=torch.Generator().manual_seed(position * 1000 + seed))
+
+
+def expected_walk(prompt: list[int], seed: int, rate: float, num_tokens: int) -> list[int]:
+    """The same with the reference, alone."""
+    bound = bind(WALK, {"rate": rate}, V)
+    tokens, state = list(prompt), None
+    for position in range(len(prompt), len(prompt) + num_tokens):
+        key = mix64(stream_key(seed, 0) + (position + 1) * GAMMA)
+        step = StepValues(
+            vocab_size=V,
+            logits=logits_of(position, seed).numpy(),
+            key=key,
+            step=position - len(prompt),
+            history=np.array(tokens),
+            counts=np.bincount(tokens[len(prompt) :], minlength=V),
+        )
+        found = run(bound.graph, step, bound.parameters, state)
+        tokens.append(found.token)
+        state = found.state
+    return tokens[len(prompt) :]
+
+
+class Sequence:
+    """One sequence as the engine would drive it."""
+
+    def __init__(self, prompt: list[int], seed: int, rate: float) -> None:
+        self.tokens = list(prompt)
+        self.seed = seed
+        self.num_prompt = len(prompt)
+        self.session = ProgramSession(bind(WALK, {"rate": rate}, V), stream_key(seed, 0), len(prompt))
+        self.session.begin(prompt, 1000, CPU)
+
+    def lane(self, row: int) -> ProgramLane:
+        return ProgramLane(self.session, row, len(self.tokens))
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.num_prompt :]
+
+
+def step(runner: ProgramRunner, sequences: list[Sequence]) -> list[int]:
+    logits = torch.stack([logits_of(len(one.tokens), one.seed) for one in sequences])
+    tokens, probes = runner.run(logits, [one.lane(row) for row, one in enumerate(sequences)])
+    assert all("level" in probe for probe in probes)
+    return tokens.tolist()
+
+
+def test_sequences_that_come_and_go_draw_as_if_alone() -> None:
+    runner = ProgramRunner(V, CPU)
+    sequences = [Sequence([1, 2, 3], 5, 0.25), Sequence([7], 6, 0.5), Sequence([9] * 12, 7, -1.0)]
+    for turn in range(9):
+        present = [one for number, one in enumerate(sequences) if (turn + number) % 3]
+        for one, token in zip(present, step(runner, present), strict=True):
+            one.tokens.append(token)
+    for one, rate in zip(sequences, (0.25, 0.5, -1.0), strict=True):
+        prompt = one.tokens[: one.num_prompt]
+        assert one.output == expected_walk(prompt, one.seed, rate, len(one.output))
+        assert len(one.output) == 6
+
+
+def test_a_position_that_is_drawn_again_comes_out_the_same() -> None:
+    runner = ProgramRunner(V, CPU)
+    one = Sequence([4, 5], 3, 0.75)
+    for turn in range(8):
+        tokens = step(runner, [one])
+        if turn % 2:
+            # The step was void: the sequence gave up its pages, and enters again with the tokens that are known.
+            one.session.begin(one.tokens, 10, CPU)
+            assert step(runner, [one]) == tokens
+        one.tokens += tokens
+    assert one.output == expected_walk([4, 5], 3, 0.75, 8)
+
+
+def test_a_long_history_grows() -> None:
+    runner = ProgramRunner(V, CPU)
+    one = Sequence([1], 8, 0.1)
+    one.session.begin([1], 0, CPU)
+    for _ in range(300):
+        one.tokens += step(runner, [one])
+    assert one.output == expected_walk([1], 8, 0.1, 300)
+
+
+def test_a_token_outside_of_the_vocabulary_is_told_apart() -> None:
+    runner = ProgramRunner(V, CPU)
+    lanes = []
+    for row, value in enumerate((V - 1, V, -5)):
+        session = ProgramSession(bind("def sample(x):\n    return x\n", {"x": value}, V), 1, 1)
+        session.begin([1], 4, CPU)
+        lanes.append(ProgramLane(session, row, 1))
+    tokens, _ = runner.run(torch.zeros(3, V), lanes)
+    assert tokens.tolist() == [V - 1, -1, -1]
+
+
+def test_programs_of_several_kinds_share_a_step() -> None:
+    runner = ProgramRunner(V, CPU)
+    logits = torch.randn(4, V, generator=torch.Generator().manual_seed(1))
+    lanes = []
+    for row, source in ((3, "argmax(logits)"), (0, "argmax(-logits)"), (2, "argmax(logits)")):
+        session = ProgramSession(bind(f"def sample(logits):\n    return {source}\n", {}, V), 1, 1)
+        session.begin([1], 4, CPU)
+        lanes.append(ProgramLane(session, row, 1))
+    tokens, _ = runner.run(logits, lanes)
+    assert tokens.tolist() == [int(logits[3].argmax()), int(logits[0].argmin()), int(logits[2].argmax())]
+
+
+@pytest.mark.parametrize("count", [5, 200])
+def test_only_the_programs_used_last_are_kept_ready(count: int) -> None:
+    runner = ProgramRunner(V, CPU)
+    for number in range(count):
+        session = ProgramSession(bind(f"def sample():\n    return {number} % {V}\n", {}, V), 1, 1)
+        tokens, _ = runner.run(torch.zeros(1, V), [ProgramLane(session, 0, 1)])
+        assert tokens.tolist() == [number % V]
+    assert len(runner._compiled) == min(count, 128)
