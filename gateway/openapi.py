@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
+from gateway.answered import describe_answers
 from gateway.schemas.base import WireModel
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
@@ -99,9 +100,12 @@ class DescribedApi(FastAPI):
             for operation in path.values():
                 operation["responses"].pop("422", None)
                 operation["responses"]["default"] = _ERROR_RESPONSE
-        _, schemas = models_json_schema([(body, "validation") for body in BODIES], ref_template=_COMPONENTS + "{model}")
+        ref_template = _COMPONENTS + "{model}"
+        _, schemas = models_json_schema([(body, "validation") for body in BODIES], ref_template=ref_template)
+        answers = describe_answers(description, ref_template)
+        assert not answers.keys() & schemas["$defs"].keys()
         components = description.setdefault("components", {})
-        components["schemas"] = {**schemas["$defs"], "Error": _ERROR_SCHEMA}
+        components["schemas"] = {**schemas["$defs"], **answers, "Error": _ERROR_SCHEMA}
         if self.needs_key:
             components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
             description["security"] = [{"key": []}]

@@ -1,0 +1,99 @@
+"""What each route answers with, for the API's description: one table, as routes make their answers themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import TypedDictSchema
+
+from gateway.schemas import answers, kept_answers
+
+ANSWERS: dict[str, Any] = {
+    "POST /v1/chat/completions": answers.ChatCompletion,
+    "POST /v1/chat/completions/render": answers.RenderedChat,
+    "POST /v1/completions": answers.TextCompletion,
+    "POST /tokenize": answers.Tokens,
+    "POST /v1/tokenize": answers.Tokens,
+    "POST /detokenize": answers.Detokenized,
+    "POST /v1/detokenize": answers.Detokenized,
+    "GET /v1/models": answers.ModelList,
+    "GET /v1/models/{model_id}": answers.Model,
+    "GET /health": answers.State,
+    "GET /ping": answers.State,
+    "GET /ready": answers.State,
+    "GET /version": answers.Version,
+    "POST /v1/responses": kept_answers.ModelResponse,
+    "POST /v1/responses/input_tokens": kept_answers.InputTokens,
+    "GET /v1/responses/{response_id}": kept_answers.ModelResponse,
+    "DELETE /v1/responses/{response_id}": kept_answers.DeletedResponse,
+    "POST /v1/responses/{response_id}/cancel": kept_answers.ModelResponse,
+    "GET /v1/responses/{response_id}/input_items": kept_answers.ItemList,
+    "POST /v1/conversations": kept_answers.Conversation,
+    "GET /v1/conversations/{conversation_id}": kept_answers.Conversation,
+    "POST /v1/conversations/{conversation_id}": kept_answers.Conversation,
+    "DELETE /v1/conversations/{conversation_id}": kept_answers.DeletedConversation,
+    "POST /v1/conversations/{conversation_id}/items": kept_answers.ItemList,
+    "GET /v1/conversations/{conversation_id}/items": kept_answers.ItemList,
+    "GET /v1/conversations/{conversation_id}/items/{item_id}": kept_answers.AnyItem,
+    "DELETE /v1/conversations/{conversation_id}/items/{item_id}": kept_answers.Conversation,
+}
+"""The type of every answer of status 200 that is JSON, by method and path."""
+
+EVENTS: dict[str, Any] = {
+    "POST /v1/chat/completions": answers.ChatCompletionChunk,
+    "POST /v1/completions": answers.TextCompletionChunk,
+    "POST /v1/responses": kept_answers.ResponseEvent,
+    "GET /v1/responses/{response_id}": kept_answers.ResponseEvent,
+}
+"""What the events are where an answer can be a stream."""
+
+
+class _AnswerSchemas(GenerateJsonSchema):
+    """Answers have the keys that are told and no others, unless their type says so."""
+
+    def typed_dict_schema(self, schema: TypedDictSchema) -> JsonSchemaValue:
+        told = super().typed_dict_schema(schema)
+        if schema.get("config", {}).get("extra_fields_behavior") != "allow":
+            told["additionalProperties"] = False
+        return told
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def describe_answers(description: dict[str, Any], ref_template: str) -> dict[str, Any]:
+    """Adds to each operation what it answers with.
+
+    Args:
+        description: The whole; changed in place.
+        ref_template: How components are referred to.
+
+    Returns:
+        The components that are referred to, by name.
+    """
+    kinds = {id(kind): kind for kind in (*ANSWERS.values(), *EVENTS.values())}.values()
+    adapters = [(kind, "serialization", TypeAdapter(kind)) for kind in kinds]
+    told, shared = TypeAdapter.json_schemas(
+        [(id(kind), mode, adapter) for kind, mode, adapter in adapters],  # type: ignore[misc]
+        ref_template=ref_template,
+        schema_generator=_AnswerSchemas,
+    )
+    for path, operations in description["paths"].items():
+        for verb, operation in operations.items():
+            name = f"{verb.upper()} {path}"
+            content = operation["responses"]["200"]["content"]
+            if name in ANSWERS:
+                content["application/json"] = {"schema": told[id(ANSWERS[name]), "serialization"]}
+            if name in EVENTS:
+                content["text/event-stream"] = _events(told[id(EVENTS[name]), "serialization"]["$ref"])
+    components: dict[str, Any] = shared["$defs"]
+    return components
+
+
+def _events(ref: str) -> dict[str, Any]:
+    name = ref.rpartition("/")[2]
+    ending = "" if name == kept_answers.ResponseEvent.__name__ else " The last one is [DONE]."
+    what = f"With `stream`: server-sent events, each a {name} or an error as JSON.{ending}"
+    return {"schema": {"type": "string", "description": what}}
