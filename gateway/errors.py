@@ -37,6 +37,9 @@ from engine.text.errors import InvalidText, TemplateError, TextTooLong
 MAX_MESSAGE_CHARS = 1024
 """Error messages are cut here unless told otherwise: a client must not get its own megabytes back."""
 
+CONTEXT_CODE = "context_length_exceeded"
+"""Code of every prompt that does not fit; clients shorten their history when they meet it."""
+
 MAX_PARAM_CHARS = 200
 """Longest path of a field in an error."""
 
@@ -146,7 +149,7 @@ class ErrorSpec:
 
 TABLE: dict[type[Exception], ErrorSpec] = {
     UnsupportedParameter: ErrorSpec(400, "invalid_request_error", "unsupported_parameter"),
-    PromptTooLong: ErrorSpec(400, "invalid_request_error", "context_length_exceeded"),
+    PromptTooLong: ErrorSpec(400, "invalid_request_error", CONTEXT_CODE),
     BadRequest: ErrorSpec(400, "invalid_request_error", None),
     AuthenticationError: ErrorSpec(401, "invalid_request_error", "invalid_api_key"),
     ModelNotFound: ErrorSpec(404, "invalid_request_error", "model_not_found"),
@@ -157,12 +160,12 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     NotReady: ErrorSpec(503, "server_error", "server_is_overloaded", retry_after=True),
     ClientGone: ErrorSpec(499, "invalid_request_error", "client_closed_request"),
     ClientDisconnect: ErrorSpec(499, "invalid_request_error", "client_closed_request"),
-    ContextTooLong: ErrorSpec(400, "invalid_request_error", "context_length_exceeded"),
+    ContextTooLong: ErrorSpec(400, "invalid_request_error", CONTEXT_CODE),
     UnknownAdapter: ErrorSpec(404, "invalid_request_error", "model_not_found"),
     UnsupportedReadout: ErrorSpec(400, "invalid_request_error", "unsupported_parameter"),
     InvalidRequest: ErrorSpec(400, "invalid_request_error", None),
     InvalidText: ErrorSpec(400, "invalid_request_error", None),
-    TextTooLong: ErrorSpec(400, "invalid_request_error", "context_length_exceeded"),
+    TextTooLong: ErrorSpec(400, "invalid_request_error", CONTEXT_CODE),
     TemplateError: ErrorSpec(400, "invalid_request_error", "invalid_messages"),
     ResourceExhausted: ErrorSpec(503, "server_error", "server_is_overloaded", retry_after=True),
     EngineStopped: ErrorSpec(503, "server_error", "engine_stopped", retry_after=True),
@@ -215,6 +218,9 @@ def to_reply(
         message = str(getattr(error, "message", error))
         param = getattr(error, "param", None)
         code = getattr(error, "code", None) or code
+    if code == CONTEXT_CODE:
+        # Clients that see the message alone (LangChain, by openai-python 3) look for the code there.
+        message += f" ({code})"
     if spec.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return ErrorReply(spec.status, _body(_cut(message, max_message_chars), spec.type, param, code), headers)

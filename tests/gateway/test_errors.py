@@ -82,6 +82,10 @@ def test_an_internal_error_is_not_to_be_retried() -> None:
     assert INTERNAL.status == 500
 
 
+def test_a_prompt_that_does_not_fit_has_its_code_in_the_message_too() -> None:
+    assert to_reply(ContextTooLong(128, 100, 29)).body["error"]["message"].endswith(" (context_length_exceeded)")
+
+
 def test_long_messages_are_cut() -> None:
     body = to_reply(BadRequest("m" * 5000, "p" * 5000), max_message_chars=100).body["error"]
     assert len(body["message"]) == 100
