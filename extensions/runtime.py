@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.client import EngineClient
-from engine.request import EngineInfo
+from engine.request import EngineInfo, Pooling
 from engine.stats import EngineStats
 from engine.text.model import TextModel
 from extensions.context import Context
+from extensions.embedding import Embedding, embed
 
 
 class Runtime:
@@ -19,11 +20,13 @@ class Runtime:
     Attributes:
         engine: The engine's door.
         text: Tokenizer and chat template of the same model.
+        pooling: Which hidden states make an embedding.
     """
 
-    def __init__(self, engine: EngineClient, text: TextModel) -> None:
+    def __init__(self, engine: EngineClient, text: TextModel, pooling: Pooling = Pooling.MEAN) -> None:
         self.engine = engine
         self.text = text
+        self.pooling = pooling
 
     def context(self, prompt_ids: Sequence[int], *, account: str = "", salt: str = "") -> Context:
         """Starts a token history. Costs nothing until it generates.
@@ -34,6 +37,12 @@ class Runtime:
             salt: Prefix pages are shared only among contexts of the same salt.
         """
         return Context(self.engine, self.text, prompt_ids, account=account, salt=salt)
+
+    async def embed(
+        self, prompt_ids: Sequence[int], *, account: str = "", salt: str = "", priority: int = 0
+    ) -> Embedding:
+        """Embeds one prompt; see `extensions.embedding.embed`."""
+        return await embed(self.engine, prompt_ids, self.pooling, account=account, salt=salt, priority=priority)
 
     @property
     def info(self) -> EngineInfo:

@@ -12,7 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from engine.client import EngineClient
+from engine.request import Pooling
 from engine.text.model import TextModel
+from engine.text.pooling import load_pooling
 from extensions.runtime import Runtime
 from gateway.auth import OPEN_PATHS, ApiKeys, Authenticate
 from gateway.cors import CrossOrigin
@@ -21,7 +23,7 @@ from gateway.lifecycle import Admission, Lifecycle
 from gateway.middleware import ErrorBoundary, PlainOptions, RequestBody, RequestLog, TrailingSlash
 from gateway.models import ServedModels
 from gateway.openapi import DescribedApi
-from gateway.routes import chat, completions, conversations, health, models, responses, tokenize
+from gateway.routes import chat, completions, conversations, embeddings, health, models, responses, tokenize
 from gateway.routes.answering import json_response
 from gateway.services import Services
 from gateway.settings import Settings
@@ -51,13 +53,16 @@ def create_app(
         worker: Index of this process among the gateway's workers.
         metrics_dir: Where workers share their request metrics, if there are several.
         store_url: A Redis of this server's own; `settings.redis_url` wins; without either nothing is stored.
+
+    Raises:
+        ModelLoadError: The model's files name a pooling that is not known here, and the settings name none.
     """
     metrics = Metrics(engine, worker, metrics_dir)
     lifecycle = Lifecycle(metrics.set_active)
     stored = _store(settings, settings.redis_url or store_url)
     services = Services(
         settings=settings,
-        runtime=Runtime(engine, text),
+        runtime=Runtime(engine, text, _pooling(settings, text)),
         models=ServedModels(settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,)),
         metrics=metrics,
         lifecycle=lifecycle,
@@ -73,9 +78,15 @@ def create_app(
     )
     app.needs_key = bool(settings.api_keys)
     app.state.services = services
-    for module in (chat, completions, responses, conversations, models, tokenize, health):
+    for module in (chat, completions, embeddings, responses, conversations, models, tokenize, health):
         app.include_router(module.router)
     return app
+
+
+def _pooling(settings: Settings, text: TextModel) -> Pooling:
+    if settings.pooling != "auto":
+        return Pooling(settings.pooling)
+    return load_pooling(text.path) or Pooling.MEAN
 
 
 def _store(settings: Settings, url: str) -> ResponseStore | None:

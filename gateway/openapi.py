@@ -11,6 +11,7 @@ from gateway.answered import describe_answers
 from gateway.schemas.base import WireModel
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
+from gateway.schemas.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
 from gateway.schemas.responses import (
     ConversationItemsRequest,
     ConversationRequest,
@@ -23,6 +24,9 @@ from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, Tok
 BODIES: tuple[type[WireModel], ...] = (
     ChatRequest,
     CompletionRequest,
+    EmbeddingRequest,
+    ScoreRequest,
+    RerankRequest,
     ResponseRequest,
     InputTokensRequest,
     ConversationRequest,

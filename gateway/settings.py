@@ -65,6 +65,15 @@ class Settings(BaseSettings):
     max_prompts: Annotated[int, Field(ge=1)] = 1024
     """Most prompts of one completions request."""
 
+    max_embedding_inputs: Annotated[int, Field(ge=1)] = 2048
+    """Most texts of one request for embeddings, scores or a ranking."""
+
+    pooling: Literal["auto", "mean", "last"] = "auto"
+    """Hidden states that make an embedding; `auto` is what the model's files say, else the mean of all tokens."""
+
+    normalize_embeddings: bool = True
+    """Scale embeddings to length 1 unless a request says otherwise."""
+
     max_message_chars: Annotated[int, Field(ge=80)] = 1024
     """Longest error message in characters; longer ones are cut."""
 

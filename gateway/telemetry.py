@@ -100,10 +100,20 @@ class Metrics:
             registry=registry,
         )
         self._prompt_tokens = Histogram(
-            "wye_prompt_tokens", "Prompt tokens of a generation.", buckets=_TOKEN_BUCKETS, registry=registry
+            "wye_prompt_tokens",
+            "Prompt tokens of a generation, or of all embeddings of a request.",
+            buckets=_TOKEN_BUCKETS,
+            registry=registry,
         )
         self._completion_tokens = Histogram(
             "wye_completion_tokens", "Tokens of one continuation.", buckets=_TOKEN_BUCKETS, registry=registry
+        )
+        self._embeddings = Counter("wye_embeddings", "Embeddings made.", registry=registry)
+        self._embedding_s = Histogram(
+            "wye_embeddings_seconds",
+            "Acceptance of a request for embeddings to its last one.",
+            buckets=_LATENCY_BUCKETS,
+            registry=registry,
         )
         self._finished = Counter("wye_finished", "Continuations ended, by reason.", ("reason",), registry=registry)
 
@@ -137,6 +147,12 @@ class Metrics:
         """Notes a whole generation, all its continuations together."""
         self._prompt_tokens.observe(num_prompt_tokens)
         self._generation_s.observe(took_s)
+
+    def observe_embeddings(self, num_embeddings: int, num_prompt_tokens: int, took_s: float) -> None:
+        """Notes all embeddings of a request."""
+        self._embeddings.inc(num_embeddings)
+        self._prompt_tokens.observe(num_prompt_tokens)
+        self._embedding_s.observe(took_s)
 
     def expose(self) -> bytes:
         """Everything in Prometheus' text format."""

@@ -47,7 +47,10 @@ def load_gguf(path: Path) -> TokenizerParts:
     except Exception as error:  # the library raises bare Exception for inconsistent vocabularies
         raise ModelLoadError(f"{path}: the tokenizer's metadata is inconsistent: {error}") from error
     bos = _token_id(fields, "bos_token_id")
-    return TokenizerParts(library, bos, bool(fields.get("add_bos_token", _adds_bos_by_default(fields))))
+    eos = _token_id(fields, "eos_token_id")
+    closing_ids = (eos,) if eos is not None and fields.get("add_eos_token") is True else ()
+    adds_bos = bool(fields.get("add_bos_token", _adds_bos_by_default(fields)))
+    return TokenizerParts(library, bos, adds_bos, closing_ids)
 
 
 def named_tokens_of(fields: dict[str, Any]) -> dict[str, str]:

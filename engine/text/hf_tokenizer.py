@@ -21,11 +21,13 @@ class TokenizerParts(NamedTuple):
         library: Vocabulary, rules and added tokens.
         bos_token_id: The token that opens a text, if any.
         adds_bos: Completion prompts begin with it.
+        closing_ids: Tokens that end a text that is to be embedded.
     """
 
     library: Tokenizer
     bos_token_id: int | None
     adds_bos: bool
+    closing_ids: tuple[int, ...] = ()
 
 
 def load_directory(directory: Path) -> TokenizerParts:
@@ -39,11 +41,12 @@ def load_directory(directory: Path) -> TokenizerParts:
     library.no_padding()
     config = read_tokenizer_config(directory)
     _add_configured_tokens(library, config)
-    bos_token = named_tokens(config).get("bos_token")
+    named = named_tokens(config)
+    bos_token = named.get("bos_token")
     bos_token_id = None if bos_token is None else library.token_to_id(bos_token)
     explicit = config.get("add_bos_token")
     adds_bos = explicit if isinstance(explicit, bool) else _opens_with(library, bos_token_id)
-    return TokenizerParts(library, bos_token_id, adds_bos)
+    return TokenizerParts(library, bos_token_id, adds_bos, _closing_ids(library, config, named.get("eos_token")))
 
 
 def _read_library(directory: Path) -> Tokenizer:
@@ -93,3 +96,15 @@ def _added_entries(config: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
 def _opens_with(library: Tokenizer, bos_token_id: int | None) -> bool:
     """True if the tokenizer's own rules put the token before a text."""
     return bos_token_id is not None and library.encode("a", add_special_tokens=True).ids[:1] == [bos_token_id]
+
+
+def _closing_ids(library: Tokenizer, config: Mapping[str, Any], eos_token: str | None) -> tuple[int, ...]:
+    """What comes behind a text: the end token if the configuration says so, else what the tokenizer's own rules add."""
+    explicit = config.get("add_eos_token")
+    if isinstance(explicit, bool):
+        eos_token_id = library.token_to_id(eos_token) if explicit and eos_token is not None else None
+        return () if eos_token_id is None else (eos_token_id,)
+    text = "a"
+    plain, marked = (library.encode(text, add_special_tokens=adds).ids for adds in (False, True))
+    starts = (at for at in range(len(marked) - len(plain) + 1) if marked[at : at + len(plain)] == plain)
+    return tuple(marked[next(starts, len(marked)) + len(plain) :])

@@ -36,6 +36,7 @@ class Tokenizer:
     Attributes:
         bos_token_id: The token that opens a text, if the model has one.
         special_ids: Ids of special tokens: parsed in text, left out of text on request.
+        closing_ids: Tokens that end a text that is to be embedded, as the model was trained; mostly none.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Tokenizer:
         *,
         bos_token_id: int | None = None,
         adds_bos: bool = False,
+        closing_ids: tuple[int, ...] = (),
     ) -> None:
         """Wraps a tokenizer of the `tokenizers` library, which must not change afterwards.
 
@@ -51,6 +53,7 @@ class Tokenizer:
             library: Vocabulary, rules and added tokens.
             bos_token_id: The token that opens a text.
             adds_bos: Completion prompts begin with it.
+            closing_ids: Tokens that end a text that is to be embedded.
         """
         self._library = library
         self._decoding = TokenDecoding.from_decoder(library.decoder)
@@ -61,6 +64,7 @@ class Tokenizer:
         self._length_bound = LengthBound.of(library, self._decoding)
         self._adds_bos = adds_bos and bos_token_id is not None
         self.bos_token_id = bos_token_id
+        self.closing_ids = closing_ids
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
 
     @classmethod
@@ -72,7 +76,12 @@ class Tokenizer:
         """
         path = Path(path)
         parts = load_directory(path) if path.is_dir() else load_gguf(path)
-        return cls(parts.library, bos_token_id=parts.bos_token_id, adds_bos=parts.adds_bos)
+        return cls(
+            parts.library,
+            bos_token_id=parts.bos_token_id,
+            adds_bos=parts.adds_bos,
+            closing_ids=parts.closing_ids,
+        )
 
     @property
     def vocab_size(self) -> int:

@@ -46,6 +46,14 @@ class Step(enum.StrEnum):
     TORCH = "torch"
 
 
+class PoolingChoice(enum.StrEnum):
+    """Hidden states that make an embedding."""
+
+    AUTO = "auto"
+    MEAN = "mean"
+    LAST = "last"
+
+
 class LogLevel(enum.StrEnum):
     """Least severe log line that is written."""
 
@@ -113,6 +121,14 @@ def serve(
         float | None,
         typer.Option(
             min=0, help="Seconds that requests get to finish at a stop. Default: 30.", rich_help_panel=_GATEWAY
+        ),
+    ] = None,
+    pooling: Annotated[
+        PoolingChoice | None,
+        typer.Option(
+            envvar="WYE_POOLING",
+            help="Tokens that make an embedding. Default: auto, what the model's files say, else the mean of all.",
+            rich_help_panel=_GATEWAY,
         ),
     ] = None,
     log_level: Annotated[
@@ -190,6 +206,7 @@ def serve(
         api_keys=tuple(api_key) if api_key else None,
         cors_origins=tuple(cors_origin) if cors_origin else None,
         drain_s=drain,
+        pooling=pooling.value if pooling else None,
         log_level=log_level.value if log_level else None,
     )
     from gateway.listening import bind_socket

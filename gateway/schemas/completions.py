@@ -19,7 +19,7 @@ AnyPrompt = str | list[str] | list[TokenId] | list[list[TokenId]]
 """What clients send."""
 
 
-def _as_prompts(value: object) -> list[Prompt]:
+def as_prompts(value: object) -> list[Prompt]:
     """Turns the four forms of `prompt` into a list of prompts; the first item says which form it is."""
     if isinstance(value, str):
         return [value]
@@ -67,7 +67,7 @@ class CompletionRequest(SamplingFields):
 
     unsupported: ClassVar = {**SamplingFields.unsupported, "prompt_embeds": ([],)}
 
-    prompt: Annotated[list[Prompt], BeforeValidator(_as_prompts, json_schema_input_type=AnyPrompt)]
+    prompt: Annotated[list[Prompt], BeforeValidator(as_prompts, json_schema_input_type=AnyPrompt)]
     max_tokens: Count = DEFAULT_MAX_TOKENS
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     echo: bool = False

@@ -146,6 +146,10 @@ class Script:
         self._items.clear()
         self._arrived.set()
 
+    def put(self, event: TokenEvent) -> None:
+        """Queues one event as it is."""
+        self._put(event)
+
     def _put(self, item: TokenEvent | Exception | None) -> None:
         self._items.append(item)
         self._arrived.set()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
-from tokenizers import decoders
+from tokenizers import decoders, processors
 
 from engine.errors import ModelLoadError
 from engine.text.errors import InvalidText, TextTooLong
@@ -197,3 +197,26 @@ def test_the_real_tokenizer_splits_digits_and_parses_chat_tokens(smollm2: TextMo
 def test_real_text_comes_back_unchanged(smollm2: TextModel, text: str) -> None:
     ids = smollm2.tokenizer.encode(text, add_special=False)
     assert smollm2.tokenizer.decode(ids, skip_special=False) == text
+
+
+def closing_rule(library: Library, token: str) -> Library:
+    """Has the tokenizer's own rules put a token behind a text."""
+    token_id = library.token_to_id(token)
+    library.post_processor = processors.TemplateProcessing(single=f"$A {token}", special_tokens=[(token, token_id)])
+    return library
+
+
+def test_the_tokens_that_end_a_text_to_embed_are_those_of_the_rules_or_of_the_configuration(tmp_path: Path) -> None:
+    ruled, plain = closing_rule(byte_level(), SPECIAL[1]), byte_level()
+    end = plain.token_to_id(SPECIAL[1])
+    config = {"bos_token": SPECIAL[0], "eos_token": SPECIAL[1]}
+
+    def closing(name: str, library: Library, **more: object) -> tuple[int, ...]:
+        return Tokenizer.load(write_directory(tmp_path / name, library, {**config, **more})).closing_ids
+
+    assert closing("a", plain) == ()
+    assert closing("b", ruled) == (end,)
+    assert closing("c", plain, add_eos_token=True) == (end,)
+    assert closing("d", ruled, add_eos_token=False) == ()
+    add_bos_rule(plain, SPECIAL[0])
+    assert closing("e", plain) == ()

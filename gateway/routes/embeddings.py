@@ -1,0 +1,143 @@
+"""POST /v1/embeddings, /score and /rerank: a prompt's hidden states as a vector, and vectors compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from engine.request import EngineInfo
+from extensions.embedding import Embedding
+from gateway.embeddings import Take, embed_all
+from gateway.errors import BadRequest
+from gateway.openapi import takes
+from gateway.routes.answering import json_response
+from gateway.schemas.embeddings import EmbeddingRequest, PooledFields, RerankRequest, ScoreRequest
+from gateway.services import Services, ServicesDep, read_body
+from gateway.sse import unless_disconnected
+from gateway.translate.embeddings import (
+    InputReader,
+    embeddings_answer,
+    ranked,
+    rerank_answer,
+    score_answer,
+    usage_of,
+)
+from gateway.translate.head import Head
+from gateway.translate.vectors import Vector, cosine, shaped, written
+
+router = APIRouter()
+
+
+@router.post("/v1/embeddings", openapi_extra=takes(EmbeddingRequest))
+async def create_embeddings(request: Request, services: ServicesDep) -> Response:
+    """Embeds one or several texts."""
+    body = await read_body(request, EmbeddingRequest)
+    model = services.models.resolve(body.model)
+    _check_count(len(body.input), services, "input")
+    info = await services.engine_info()
+    _check_dimensions(body.dimensions, info)
+    normalize = services.settings.normalize_embeddings if body.normalize is None else body.normalize
+    reader = InputReader(services.runtime.text, info, body, add_special=body.add_special_tokens)
+    prompts = await reader.read(body.input, "input", is_list=len(body.input) > 1)
+    values: list[Any] = [None] * len(prompts)
+
+    def take(place: int, embedding: Embedding) -> None:
+        # Written as they come: the JSON of thousands at once would keep other requests waiting.
+        kept = shaped(embedding.values, body.dimensions, normalize=normalize)
+        values[place] = written(kept, body.encoding_format)
+
+    await _embed(request, services, body, prompts, take)
+    return json_response(embeddings_answer(model, values, usage_of(prompts)))
+
+
+@router.post("/score", openapi_extra=takes(ScoreRequest))
+@router.post("/v1/score", openapi_extra=takes(ScoreRequest))
+async def create_scores(request: Request, services: ServicesDep) -> Response:
+    """Compares texts with others: the cosine of their embeddings."""
+    body = await read_body(request, ScoreRequest)
+    model = services.models.resolve(body.model)
+    _check_count(len(body.text_1), services, "text_1")
+    _check_count(len(body.text_2), services, "text_2")
+    info = await services.engine_info()
+    reader = InputReader(services.runtime.text, info, body)
+    first = await reader.read(body.text_1, "text_1", is_list=len(body.text_1) > 1)
+    second = await reader.read(body.text_2, "text_2", is_list=len(body.text_2) > 1)
+    vectors = await _vectors(request, services, body, [*first, *second])
+    firsts, seconds = vectors[: len(first)], vectors[len(first) :]
+    if len(firsts) == 1:
+        firsts *= len(seconds)
+    scores = [cosine(one, other) for one, other in zip(firsts, seconds, strict=True)]
+    head = Head.new("score", model=model, fingerprint=info.fingerprint)
+    return json_response(score_answer(head, scores, usage_of([*first, *second])))
+
+
+@router.post("/rerank", openapi_extra=takes(RerankRequest))
+@router.post("/v1/rerank", openapi_extra=takes(RerankRequest))
+async def rerank(request: Request, services: ServicesDep) -> Response:
+    """Sorts documents by how near they are to a query; gives their texts back unless told not to, as Jina does."""
+    return await _rerank(request, services, returns_documents=True)
+
+
+@router.post("/v2/rerank", openapi_extra=takes(RerankRequest))
+async def rerank_as_cohere(request: Request, services: ServicesDep) -> Response:
+    """The same, without the texts unless asked for, as Cohere does."""
+    return await _rerank(request, services, returns_documents=False)
+
+
+async def _rerank(request: Request, services: Services, *, returns_documents: bool) -> Response:
+    body = await read_body(request, RerankRequest)
+    model = services.models.resolve(body.model)
+    _check_count(len(body.documents), services, "documents")
+    info = await services.engine_info()
+    reader = InputReader(services.runtime.text, info, body)
+    query = await reader.read([body.query], "query", is_list=False)
+    keep = ("max_tokens_per_doc", body.max_tokens_per_doc)
+    documents = await reader.read(body.documents, "documents", is_list=True, keep=keep)
+    vectors = await _vectors(request, services, body, [*query, *documents])
+    if body.return_documents is not None:
+        returns_documents = body.return_documents
+    results = ranked(body, vectors[0], vectors[1:], returns_documents=returns_documents)
+    head = Head.new("rerank", model=model, fingerprint=info.fingerprint)
+    return json_response(rerank_answer(head, results, usage_of([*query, *documents])))
+
+
+async def _vectors(
+    request: Request, services: Services, body: PooledFields, prompts: Sequence[Sequence[int]]
+) -> list[Vector]:
+    """Every prompt's embedding."""
+    vectors: dict[int, Vector] = {}
+
+    def take(place: int, embedding: Embedding) -> None:
+        vectors[place] = embedding.values
+
+    await _embed(request, services, body, prompts, take)
+    return [vectors[place] for place in range(len(prompts))]
+
+
+async def _embed(
+    request: Request, services: Services, body: PooledFields, prompts: Sequence[Sequence[int]], take: Take
+) -> None:
+    """Embeds every prompt, for as long as the client stays."""
+    work = embed_all(
+        services.runtime,
+        prompts,
+        take,
+        salt=body.cache_salt or "",
+        priority=body.priority,
+        metrics=services.metrics,
+    )
+    await unless_disconnected(request.receive, work)
+
+
+def _check_count(count: int, services: Services, param: str) -> None:
+    most = services.settings.max_embedding_inputs
+    if count > most:
+        raise BadRequest(f"'{param}' has more than {most} entries.", param, "array_above_max_length")
+
+
+def _check_dimensions(dimensions: int | None, info: EngineInfo) -> None:
+    if dimensions is not None and dimensions > info.hidden_size:
+        reason = f"it must be at most {info.hidden_size}, the width of the model"
+        raise BadRequest(f"Invalid 'dimensions': {reason}, got {dimensions}.", "dimensions")
