@@ -19,7 +19,13 @@ from tests.gateway.responses.wire import RESPONSES, ask
 from tests.gateway.test_tools import MARKED, TOOLS
 from tests.gateway.wire import CHAT, TEXT, Body, chat, stream, text, whole
 
-UNTOLD = ("/metrics", "/v1/files", "/v1/batches", "/v1/embeddings", "/score", "/rerank", "/v1/score", "/v1/rerank", "/v2")
+UNTOLD = (
+    "/metrics",
+    "/v1/files",
+    "/v1/batches",
+    "/v1/embeddings",
+    *(prefix + path for prefix in ("", "/v1", "/v2") for path in ("/score", "/rerank")),
+)
 """Paths whose answers the description does not tell key by key."""
 THINKS = f"<think>hm</think>Well. {MARKED}"
 CHATS: dict[str, tuple[str, Body]] = {
