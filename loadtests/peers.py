@@ -66,13 +66,15 @@ def measure_engines(options: argparse.Namespace, model: Path, llama: LlamaCpp) -
         comparisons = comparison_rows(rates, field)
         limits = limit_rows(rates, field, probes, num_weights)
         openvino = field.openvino
+        steps = {weights: driver.info.step for weights, driver in field.drivers.items()}
     sizes = f"{options.prompt} tokens of context, {llama.threads} threads, {options.rounds} rounds"
-    title = f"{measured_name(options)}: {sizes}"
+    title = f"{measured_name(options)}, step {', '.join(dict.fromkeys(steps.values()))}: {sizes}"
     report(
         [comparison_table(comparisons, title, openvino), limit_table(limits, llama.threads)],
         {
             "peers": {"llama.cpp": str(llama.programs.name), "openvino": openvino},
             "random_weights": options.random_weights,
+            "steps": steps,
             "threads": llama.threads,
             "rounds": options.rounds,
             "comparisons": comparisons,

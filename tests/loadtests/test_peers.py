@@ -121,5 +121,6 @@ def test_the_comparison_says_that_weights_were_random(arguments: list[str], tmp_
     short = ["--random-weights", "--widths", "1", "--prefill", "--rounds", "1"]
     document = run([*arguments, *short], tmp_path / "peers.json")
     assert document["random_weights"] is True
-    assert document["tables"][0]["title"].startswith("random weights in the shape of tiny.Q4_1: ")
+    assert document["tables"][0]["title"].startswith("random weights in the shape of tiny.Q4_1, step ")
+    assert list(document["steps"]) == ["bfloat16"]
     assert document["comparisons"][0]["ours_tokens_per_s"] > 0
