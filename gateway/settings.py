@@ -122,6 +122,30 @@ class Settings(BaseSettings):
     stored_ttl_s: Annotated[int, Field(ge=1, le=10**9)] = 30 * 24 * 3600
     """Seconds that a stored response or conversation is kept after its last change."""
 
+    files_dir: str = ""
+    """Directory of uploaded files and of results of batches; empty is `files` in the directory of the private Redis."""
+
+    max_file_bytes: Annotated[int, Field(ge=1024)] = 512 * 1024 * 1024
+    """Largest uploaded file in bytes."""
+
+    max_files: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    """Most files; further uploads are refused."""
+
+    max_files_bytes: Annotated[int, Field(ge=1024)] = 16 * 1024 * 1024 * 1024
+    """Most bytes of all files together; further uploads are refused."""
+
+    max_batches: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Most batches that have not ended."""
+
+    max_batch_lines: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
+    """Most requests of one batch."""
+
+    batch_lines: Annotated[int, Field(ge=0, le=4096)] = 8
+    """Requests of batches that each gateway process has in flight; 0 leaves batches to other processes."""
+
+    batch_priority: Annotated[int, Field(ge=0, le=2**31)] = 1000
+    """Added to the priority of requests of batches; higher starts later."""
+
     log_format: Literal["text", "json"] = "text"
     """How log lines are written."""
 
@@ -168,6 +192,9 @@ class WorkerSettings(BaseModel):
 
     store_url: str = ""
     """The private Redis of this server; empty if there is none. `settings.redis_url` wins."""
+
+    files_dir: Path | None = None
+    """Where this server keeps files, unless `settings.files_dir` says; None keeps none."""
 
     metrics_dir: Path | None = None
     """Directory in which workers share their request metrics; None with a single worker. Empty it before the start."""

@@ -62,10 +62,18 @@ class DrainingServer(uvicorn.Server):
         """Asks for a drain and the end. Idempotent."""
         self._is_asked = True
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens, and begins to look for batches."""
+        await super().startup(sockets)
+        if self._services.batches is not None:
+            self._services.batches.start()
+
     async def on_tick(self, counter: int) -> bool:
         """Runs ten times a second; true ends the server."""
         if self._is_asked and self._drain is None:
             self._services.lifecycle.begin_drain()
+            if self._services.batches is not None:
+                self._services.batches.begin_drain()
             self._drain = asyncio.create_task(self._finish())
         return await super().on_tick(counter)
 
@@ -123,6 +131,7 @@ async def _serve(worker: WorkerSettings, text: TextModel) -> None:
             worker=worker.index,
             metrics_dir=worker.metrics_dir,
             store_url=worker.store_url,
+            files_dir=worker.files_dir,
         )
         server = DrainingServer(server_config(app, worker.settings), app.state.services, engine)
         # What was loaded stays: collections need not look at it again and again.

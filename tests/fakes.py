@@ -308,6 +308,8 @@ class RunningServer:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._server.serve([self._socket]))
+        if (batches := self._app.state.services.batches) is not None:
+            self._loop.run_until_complete(batches.aclose())
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 

@@ -6,11 +6,14 @@ import hashlib
 
 from fastapi import Request
 
+from gateway.caller import caller_of
 from gateway.services import Services
 
 
 def owner_of(request: Request, services: Services) -> str:
     """Who is asking, in a form that tells nothing of the key; the same for everybody where there are no keys."""
+    if (caller := caller_of(request.scope)) is not None:
+        return caller.owner
     if not services.settings.api_keys:
         return ""
     _, _, key = request.headers.get("authorization", "").strip().partition(" ")

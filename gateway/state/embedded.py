@@ -105,6 +105,11 @@ class EmbeddedRedis:
         self._is_given_up = False
 
     @property
+    def directory(self) -> Path:
+        """Where its data is."""
+        return self._directory
+
+    @property
     def url(self) -> str:
         """For clients; right from `start` on."""
         return f"unix://{self._socket}"

@@ -70,9 +70,10 @@ def operations() -> list[Operation]:
 
 
 @pytest.fixture(scope="module")
-def server(redis_server: EmbeddedRedis) -> Iterator[RunningServer]:
+def server(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """The server that is described, with a store."""
-    with running_server(engine(), TEXT_MODEL, redis_url=redis_server.url) as server:
+    files_dir = str(tmp_path_factory.mktemp("files"))
+    with running_server(engine(), TEXT_MODEL, redis_url=redis_server.url, files_dir=files_dir) as server:
         yield server
 
 
@@ -82,11 +83,15 @@ def known(server: RunningServer) -> Body:
     with httpx.Client(base_url=server.url) as client:
         conversation = client.post("/v1/conversations", json={"items": [{"role": "user", "content": "hi"}]}).json()
         items = client.get(f"/v1/conversations/{conversation['id']}/items").json()
+        file = client.post("/v1/files", files={"file": b"{}"}, data={"purpose": "batch"}).json()
+        asked = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
         return {
             "model_id": MODEL,
             "response_id": client.post("/v1/responses", json=ask()).json()["id"],
             "conversation_id": conversation["id"],
             "item_id": items["data"][0]["id"],
+            "file_id": file["id"],
+            "batch_id": client.post("/v1/batches", json=asked).json()["id"],
         }
 
 
