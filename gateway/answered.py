@@ -8,12 +8,18 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import TypedDictSchema
 
-from gateway.schemas import answers, kept_answers
+from gateway.schemas import answers, embedding_answers, kept_answers
 
 ANSWERS: dict[str, Any] = {
     "POST /v1/chat/completions": answers.ChatCompletion,
     "POST /v1/chat/completions/render": answers.RenderedChat,
     "POST /v1/completions": answers.TextCompletion,
+    "POST /v1/embeddings": embedding_answers.EmbeddingList,
+    "POST /score": embedding_answers.ScoreList,
+    "POST /v1/score": embedding_answers.ScoreList,
+    "POST /rerank": embedding_answers.Ranking,
+    "POST /v1/rerank": embedding_answers.Ranking,
+    "POST /v2/rerank": embedding_answers.Ranking,
     "POST /tokenize": answers.Tokens,
     "POST /v1/tokenize": answers.Tokens,
     "POST /detokenize": answers.Detokenized,
