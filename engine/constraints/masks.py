@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from queue import SimpleQueue
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
 from engine.constraints.constraint import TokenMask
 from engine.errors import EngineError
 
@@ -16,21 +20,34 @@ Masks = Mapping[int, TokenMask]
 """By row of device state; rows without one are free."""
 
 
+class StepMasks(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """One step's masks, laid out for the device.
+
+    Attributes:
+        rows: Rows of device state that have one.
+        words: [len(rows), ceil(V / 32)] int32, C-contiguous.
+    """
+
+    rows: list[int]
+    words: npt.NDArray[np.int32]
+
+
 class MaskHandover:
     """Passes one step's masks from the host to the device's thread, once."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[Masks | None] = SimpleQueue()
+        self._queue: SimpleQueue[StepMasks | None] = SimpleQueue()
 
     def give(self, masks: Masks) -> None:
-        """The masks are these."""
-        self._queue.put(masks)
+        """The masks are these; lays them out here, because the device's thread has no time for it."""
+        words = np.stack(list(masks.values())) if masks else np.empty((0, 0), np.int32)
+        self._queue.put(StepMasks(list(masks), words))
 
     def give_up(self) -> None:
         """There will be none: the step must fail rather than draw freely."""
         self._queue.put(None)
 
-    def take(self) -> Masks:
+    def take(self) -> StepMasks:
         """Waits for the masks; to be called once.
 
         Raises:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import msgspec
 from llguidance import LLTokenizer
 
 _NO_SLICES: list[str] = []
+
+MAX_KEPT_TEXTS = 4096
+MAX_KEPT_CHARS = 64
+"""Ids of so many and so long texts are kept: the same few are asked for at every token where text is forced."""
 
 
 class VocabularyBytes(msgspec.Struct, frozen=True, eq=False):
@@ -49,6 +54,7 @@ class _Wrapper:
         self.tokens = list(vocabulary.tokens)
         self.special_token_ids = list(vocabulary.special_ids)
         self._encode = vocabulary.encode
+        self._kept = lru_cache(MAX_KEPT_TEXTS)(self._encode)
 
     def __call__(self, text: str) -> list[int]:
-        return list(self._encode(text))
+        return list(self._kept(text) if len(text) <= MAX_KEPT_CHARS else self._encode(text))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
 import torch
 
 from engine.kv.storage import KVStorage
@@ -19,7 +18,7 @@ from engine.runner.device_thread import DeviceThread
 from engine.runner.inputs import InputStager, StagedStep
 from engine.runner.pooling import sum_states
 from engine.runner.readout import StepResults, fetch, lane_results
-from engine.sampling.sampler import Logprobs, SampledTokens, SampleLane, Sampler
+from engine.sampling.sampler import LaneMasks, Logprobs, SampledTokens, Sampler
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import Batch, LaneResult
 
@@ -96,7 +95,7 @@ class ModelRunner:
         if not staged.sample_lanes:
             return None
         rows = logits if staged.sample_rows is None else logits.index_select(0, staged.sample_rows)
-        return self._sampler.sample(rows, _masked(staged))
+        return self._sampler.sample(rows, staged.sample_lanes, _masks(staged))
 
     def _score_prompts(self, staged: StagedStep, logits: torch.Tensor) -> list[Logprobs]:
         return [
@@ -109,12 +108,12 @@ class ModelRunner:
         ]
 
 
-def _masked(staged: StagedStep) -> list[SampleLane]:
-    """Who samples, each with its mask; waits for those masks, which the host makes while the model computes."""
+def _masks(staged: StagedStep) -> LaneMasks | None:
+    """What those who sample may draw; waits for those masks, which the host makes while the model computes."""
     if staged.batch.masks is None:
-        return staged.sample_lanes
+        return None
     masks = staged.batch.masks.take()
-    return [
-        msgspec.structs.replace(lane, token_mask=torch.from_numpy(masks[lane.row])) if lane.row in masks else lane
-        for lane in staged.sample_lanes
-    ]
+    if not masks.rows:
+        return None
+    places = {lane.row: place for place, lane in enumerate(staged.sample_lanes)}
+    return LaneMasks([places[row] for row in masks.rows], masks.words)

@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from engine.sampling.logprobs import Logprobs
+from engine.sampling.masks import LaneMasks
 from engine.sampling.plan import BatchPlan
 
 
@@ -19,14 +20,11 @@ class SampleLane(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
         row: Its row in `SamplerState`.
         position: Index of the token about to be drawn: tokens in the sequence before it.
         num_output: Output tokens drawn before this one.
-        token_mask: [ceil(V / 32)] int32, bit i of word w allows token 32 * w + i (as llguidance and xgrammar lay it
-            out); None allows all.
     """
 
     row: int
     position: int
     num_output: int
-    token_mask: torch.Tensor | None = None
 
 
 class Choice(Protocol):
@@ -35,13 +33,16 @@ class Choice(Protocol):
     changes_logits: bool
     """True if logits may be changed even where the batch's parameters and masks change nothing."""
 
-    def choose(self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane]) -> torch.Tensor:
+    def choose(
+        self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane], masks: LaneMasks | None
+    ) -> torch.Tensor:
         """Applies everything that comes before the choice, chooses [R] int64 and remembers it.
 
         Args:
             logits: [R, V] float32, contiguous, may be changed. NaN counts as -inf, +inf as a large number.
             plan: What the lanes use.
             lanes: One a row of `logits`.
+            masks: Of some of them.
         """
         ...
 

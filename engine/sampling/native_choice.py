@@ -13,6 +13,7 @@ import torch
 from engine.native.sampling import LANE, NO_MASKS, Ints, Lanes, Memory, NativeSampling
 from engine.sampling.choice import SampleLane
 from engine.sampling.logprobs import Logprobs
+from engine.sampling.masks import LaneMasks
 from engine.sampling.plan import BatchPlan
 from engine.sampling.processors import bias_and_ban, combine_masks
 from engine.sampling.state import RowState, SamplerState
@@ -38,7 +39,9 @@ class NativeChoice:
         self._plan: BatchPlan | None = None
         self._lanes: Lanes = np.empty(0, LANE)
 
-    def choose(self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane]) -> torch.Tensor:
+    def choose(
+        self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane], masks: LaneMasks | None
+    ) -> torch.Tensor:
         """See `Choice.choose`."""
         table = self._table(plan)
         num_outputs = [lane.num_output for lane in lanes]
@@ -51,8 +54,8 @@ class NativeChoice:
         if plan.changes_logits:
             self._native.edit_logits(values, table, memory)
             bias_and_ban(logits, plan, self._state, num_outputs)
-        masks = self._masks(plan, table, lanes)
-        return torch.from_numpy(self._native.choose_tokens(values, table, masks, memory))
+        words = self._place_masks(plan, table, masks)
+        return torch.from_numpy(self._native.choose_tokens(values, table, words, memory))
 
     def gather_logprobs(self, logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Logprobs:
         """See `engine.sampling.logprobs.gather_logprobs`."""
@@ -75,13 +78,16 @@ class NativeChoice:
         history.ensure_width(max(plan.lanes[lane].history_base + num_outputs[lane] for lane in plan.records) + 1)
         return Memory(self._last_tokens, self._state.counts.rows.numpy(), history.rows.numpy())
 
-    def _masks(self, plan: BatchPlan, table: Lanes, lanes: Sequence[SampleLane]) -> Ints:
+    def _place_masks(self, plan: BatchPlan, table: Lanes, masks: LaneMasks | None) -> Ints:
         """Masks of the lanes that have one, [*, W], and their places in the table."""
-        if not plan.allowed and all(lane.token_mask is None for lane in lanes):
+        if plan.allowed:
+            lanes, words = combine_masks(plan, masks, self._state.device)
+            table["mask"][lanes] = range(len(lanes))
+            return words.numpy()
+        if masks is None:
             return NO_MASKS
-        masks = combine_masks(plan, [lane.token_mask for lane in lanes])
-        table["mask"][list(masks)] = range(len(masks))
-        return np.stack([mask.numpy() for mask in masks.values()])
+        table["mask"][masks.lanes] = range(len(masks.lanes))
+        return masks.words
 
 
 def _parameters(row: int, state: RowState, vocab_size: int) -> tuple[int | float, ...]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
+from engine.sampling.masks import LaneMasks
 from engine.sampling.plan import BatchPlan, FlatEntries
 from engine.sampling.state import BadWord, RowState, SamplerState, upload
 from engine.sampling.torch_plan import PenaltyGroup, TorchPlan
@@ -38,7 +39,7 @@ def process_logits(
     plan: TorchPlan,
     state: SamplerState,
     num_outputs: Sequence[int],
-    token_masks: Sequence[torch.Tensor | None],
+    masks: LaneMasks | None,
 ) -> None:
     """Applies everything that comes before the choice, in the order that `SamplingParams` states.
 
@@ -47,14 +48,13 @@ def process_logits(
         plan: What the lanes use.
         state: Their rows.
         num_outputs: Output tokens of each lane.
-        token_masks: [W] int32 of each lane, or None.
+        masks: Of some lanes.
     """
     if plan.penalties is not None:
         apply_penalties(logits, plan.penalties, state, num_outputs)
     bias_and_ban(logits, plan.batch, state, num_outputs)
-    masks = combine_masks(plan.batch, token_masks)
-    if masks:
-        exclude_by_masks(logits, masks)
+    if masks is not None or plan.batch.allowed:
+        exclude_by_masks(logits, *combine_masks(plan.batch, masks, logits.device))
 
 
 def bias_and_ban(logits: torch.Tensor, plan: BatchPlan, state: SamplerState, num_outputs: Sequence[int]) -> None:
@@ -144,28 +144,33 @@ def _ban_if_ends(row: torch.Tensor, tail: torch.Tensor, word: BadWord) -> None:
     target.copy_(torch.where((tail == word.prefix).all(), BANNED, target))
 
 
-def combine_masks(plan: BatchPlan, token_masks: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
-    """By lane, what its own parameters and its mask of this step both allow: [W] int32."""
-    masks = {lane: allowed for lane in plan.allowed if (allowed := plan.lanes[lane].allowed) is not None}
-    for lane, mask in enumerate(token_masks):
-        if mask is not None:
-            masks[lane] = masks[lane] & mask.to(masks[lane].device, non_blocking=True) if lane in masks else mask
-    return masks
+def combine_masks(plan: BatchPlan, masks: LaneMasks | None, device: torch.device) -> tuple[list[int], torch.Tensor]:
+    """Lanes that may not draw any token, and [*, W] int32 of what their own parameters and masks of this step allow."""
+    allowed: dict[int, torch.Tensor] = {}
+    if masks is not None:
+        words = torch.from_numpy(masks.words).to(device, non_blocking=True)
+        if not plan.allowed:
+            return masks.lanes, words
+        allowed.update(zip(masks.lanes, words, strict=True))
+    for lane in plan.allowed:
+        own = plan.lanes[lane].allowed
+        assert own is not None
+        allowed[lane] = allowed[lane] & own if lane in allowed else own
+    return list(allowed), torch.stack(list(allowed.values()))
 
 
-def exclude_by_masks(logits: torch.Tensor, masks: Mapping[int, torch.Tensor]) -> None:
+def exclude_by_masks(logits: torch.Tensor, lanes: list[int], words: torch.Tensor) -> None:
     """Excludes tokens whose bit is 0.
 
     Args:
         logits: [R, V] float32, changed in the lanes that have a mask. What stays there is at least `BANNED`, so an
             allowed token beats an excluded one even where the model gave it -inf.
-        masks: [W] int32 by lane, bit i of word w stands for token 32 * w + i.
+        lanes: Those, at least one.
+        words: [len(lanes), W] int32 on the same device, bit i of word w stands for token 32 * w + i.
     """
-    lanes = sorted(masks)
     device = logits.device
-    stacked = torch.stack([masks[lane].to(device, non_blocking=True) for lane in lanes])
-    excluded = _excluded_of_byte(device)[stacked.view(torch.uint8).long()].view(torch.bool)[:, : logits.shape[1]]
-    if lanes[-1] - lanes[0] + 1 == len(lanes):
+    excluded = _excluded_of_byte(device)[words.view(torch.uint8).long()].view(torch.bool)[:, : logits.shape[1]]
+    if lanes == list(range(lanes[0], lanes[0] + len(lanes))):
         logits[lanes[0] : lanes[-1] + 1].clamp_min_(BANNED).masked_fill_(excluded, -math.inf)
     else:
         index = upload(lanes, torch.int64, device)

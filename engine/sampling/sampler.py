@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from engine.native.sampling import find_native_sampling
 from engine.sampling.choice import Choice, SampleLane
 from engine.sampling.logprobs import Logprobs, gather_logprobs
+from engine.sampling.masks import LaneMasks
 from engine.sampling.native_choice import NativeChoice
 from engine.sampling.plan import BatchPlan, LaneGroup, make_plan
 from engine.sampling.state import SamplerState
 from engine.sampling.torch_choice import TorchChoice
 
-__all__ = ["TORCH", "Logprobs", "SampleLane", "SampledTokens", "Sampler", "gather_logprobs"]
+__all__ = ["TORCH", "LaneMasks", "Logprobs", "SampleLane", "SampledTokens", "Sampler", "gather_logprobs"]
 
 TORCH = "torch"
 """Form of a `Sampler` that uses no native code."""
@@ -56,25 +58,28 @@ class Sampler:
     def __init__(self, state: SamplerState, *, team: object | None = None, form: str | None = None) -> None:
         self._state = state
         self._choice = _choice_of(state, team, form)
-        self._mask_shape = (-(-state.vocab_size // 32),)
+        self._num_words = -(-state.vocab_size // 32)
         self._plan: BatchPlan | None = None
 
-    def sample(self, logits: torch.Tensor, lanes: Sequence[SampleLane]) -> SampledTokens:
+    def sample(
+        self, logits: torch.Tensor, lanes: Sequence[SampleLane], masks: LaneMasks | None = None
+    ) -> SampledTokens:
         """Chooses tokens and remembers them (`last_tokens`, counts, history). Waits for nothing on an accelerator.
 
         Args:
             logits: [R, V] float32 on the state's device; may be changed. NaN counts as -inf.
             lanes: One a row of `logits`, no row of the state twice.
+            masks: What some of them may draw; None if all may draw anything.
 
         Raises:
             ValueError: Shapes or dtype do not fit.
             KeyError: A lane's row is not assigned.
         """
-        self._check(logits, lanes)
+        self._check(logits, lanes, masks)
         plan = self._plan_for(lanes)
         logits = logits.contiguous()
-        own_logits = self._keep_for_logprobs(logits, plan, lanes)
-        token_ids = self._choice.choose(logits, plan, lanes)
+        own_logits = self._keep_for_logprobs(logits, plan, is_masked=masks is not None)
+        token_ids = self._choice.choose(logits, plan, lanes, masks)
         return SampledTokens(token_ids, self._report(own_logits, token_ids, plan))
 
     def gather_logprobs(self, logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Logprobs:
@@ -87,15 +92,15 @@ class Sampler:
         """
         return self._choice.gather_logprobs(logits, targets, num_top)
 
-    def _check(self, logits: torch.Tensor, lanes: Sequence[SampleLane]) -> None:
+    def _check(self, logits: torch.Tensor, lanes: Sequence[SampleLane], masks: LaneMasks | None) -> None:
         shape = (len(lanes), self._state.vocab_size)
         if logits.shape != shape or logits.dtype != torch.float32:
             raise ValueError(f"logits must be float32 {list(shape)}, got {logits.dtype} {list(logits.shape)}")
-        for lane in lanes:
-            mask = lane.token_mask
-            if mask is not None and (mask.shape != self._mask_shape or mask.dtype != torch.int32):
-                num_words = self._mask_shape[0]
-                raise ValueError(f"token_mask must be int32 [{num_words}], got {mask.dtype} {list(mask.shape)}")
+        if masks is not None:
+            words = masks.words
+            if words.shape != (len(masks.lanes), self._num_words) or words.dtype != np.int32:
+                wanted = [len(masks.lanes), self._num_words]
+                raise ValueError(f"masks must be int32 {wanted}, got {words.dtype} {list(words.shape)}")
 
     def _plan_for(self, lanes: Sequence[SampleLane]) -> BatchPlan:
         rows = tuple([lane.row for lane in lanes])
@@ -103,16 +108,13 @@ class Sampler:
             self._plan = make_plan(self._state, rows)
         return self._plan
 
-    def _keep_for_logprobs(
-        self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane]
-    ) -> torch.Tensor | None:
+    def _keep_for_logprobs(self, logits: torch.Tensor, plan: BatchPlan, *, is_masked: bool) -> torch.Tensor | None:
         """The model's own logits of lanes that report log-probabilities, copied only where they will be changed."""
         if plan.logprobs is None:
             return None
         rows = plan.logprobs.rows_of(logits)
         changes = plan.changes_logits or self._choice.changes_logits
-        changed = changes or any(lane.token_mask is not None for lane in lanes)
-        return rows.clone() if changed else rows
+        return rows.clone() if changes or is_masked else rows
 
     def _report(self, own_logits: torch.Tensor | None, token_ids: torch.Tensor, plan: BatchPlan) -> Logprobs | None:
         group = plan.logprobs

@@ -12,6 +12,7 @@ import torch
 from engine.sampling.choice import SampleLane
 from engine.sampling.draw import TokenDraw, first_argmax
 from engine.sampling.logprobs import Logprobs, gather_logprobs
+from engine.sampling.masks import LaneMasks
 from engine.sampling.plan import BatchPlan, LaneGroup
 from engine.sampling.processors import process_logits, sanitize
 from engine.sampling.random import position_keys
@@ -36,12 +37,14 @@ class TorchChoice:
         self._plan: TorchPlan | None = None
         self.changes_logits = not self._on_cpu
 
-    def choose(self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane]) -> torch.Tensor:
+    def choose(
+        self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane], masks: LaneMasks | None
+    ) -> torch.Tensor:
         """See `Choice.choose`. Waits for nothing on an accelerator."""
         layout = self._plan_for(plan)
         sanitize(logits)
         num_outputs = [lane.num_output for lane in lanes]
-        process_logits(logits, layout, self._state, num_outputs, [lane.token_mask for lane in lanes])
+        process_logits(logits, layout, self._state, num_outputs, masks)
         token_ids = self._choose(logits, layout, lanes)
         self._remember(token_ids, layout, lanes)
         return token_ids

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from hypothesis import strategies as st
 
 from engine.native.library import native_status
 from engine.sampling.params import SamplingParams
-from engine.sampling.sampler import TORCH, SampledTokens, SampleLane, Sampler
+from engine.sampling.sampler import TORCH, LaneMasks, SampledTokens, SampleLane, Sampler
 from engine.sampling.state import SamplerState
 from tests.engine.sampling.reference import Floats32, Situation
 
@@ -60,12 +61,17 @@ class Bench:
         """Draws for rows in the given order; `logits` has a line for each."""
         rows = range(len(self.situations)) if rows is None else rows
         lanes = [self.lane(row) for row in rows]
-        return self.sampler.sample(torch.from_numpy(logits.copy()), lanes)
+        return self.sampler.sample(torch.from_numpy(logits.copy()), lanes, self.masks(rows))
 
     def lane(self, row: int) -> SampleLane:
         now = self.situations[row]
-        mask = None if now.allowed_by_mask is None else bit_mask(now.allowed_by_mask, self.state.vocab_size)
-        return SampleLane(row=row, position=now.position, num_output=len(now.output_ids), token_mask=mask)
+        return SampleLane(row=row, position=now.position, num_output=len(now.output_ids))
+
+    def masks(self, rows: Sequence[int]) -> LaneMasks | None:
+        """Masks of the rows that have one."""
+        allowed = {place: self.situations[row].allowed_by_mask for place, row in enumerate(rows)}
+        masks = {place: bit_mask(ids, self.state.vocab_size) for place, ids in allowed.items() if ids is not None}
+        return LaneMasks(list(masks), np.stack(list(masks.values()))) if masks else None
 
     def step(self, logits: Floats32, rows: Sequence[int] | None = None) -> list[int]:
         """Draws and appends the tokens to the situations, as the host would, late."""
@@ -76,11 +82,11 @@ class Bench:
         return tokens
 
 
-def bit_mask(allowed: Sequence[int], vocab_size: int) -> torch.Tensor:
+def bit_mask(allowed: Sequence[int], vocab_size: int) -> npt.NDArray[np.int32]:
     words = [0] * -(-vocab_size // 32)
     for token_id in allowed:
         words[token_id // 32] |= 1 << token_id % 32
-    return torch.tensor(np.array(words, dtype=np.uint32).view(np.int32))
+    return np.array(words, dtype=np.uint32).view(np.int32)
 
 
 def logits_for(seed: int, num_lanes: int, *, rounded: bool = False) -> Floats32:

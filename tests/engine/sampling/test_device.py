@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.sampling.params import SamplingParams
-from engine.sampling.sampler import SampleLane, Sampler
+from engine.sampling.sampler import LaneMasks, SampleLane, Sampler
 from engine.sampling.state import SamplerState
 from tests.engine.sampling.benches import bit_mask
 
@@ -28,6 +28,8 @@ BATCH = [
     SamplingParams(max_tokens=99, top_k=1000, allowed_token_ids=tuple(range(0, VOCAB_SIZE, 3))),
 ]
 
+MASKS = LaneMasks([6], bit_mask(range(1, VOCAB_SIZE, 2), VOCAB_SIZE)[None])
+
 
 def sampler_on(device: torch.device) -> tuple[SamplerState, Sampler]:
     state = SamplerState(num_rows=len(BATCH), vocab_size=VOCAB_SIZE, device=device)
@@ -39,11 +41,7 @@ def sampler_on(device: torch.device) -> tuple[SamplerState, Sampler]:
 
 
 def lanes_at(step: int) -> list[SampleLane]:
-    mask = bit_mask(range(1, VOCAB_SIZE, 2), VOCAB_SIZE)
-    return [
-        SampleLane(row=row, position=4 + step, num_output=1 + step, token_mask=mask if row == 6 else None)
-        for row in range(len(BATCH))
-    ]
+    return [SampleLane(row=row, position=4 + step, num_output=1 + step) for row in range(len(BATCH))]
 
 
 @contextmanager
@@ -64,8 +62,8 @@ def test_a_mixed_batch_chooses_alike_on_both_devices_and_never_waits() -> None:
         logits = (np.random.default_rng(step).standard_normal((len(BATCH), VOCAB_SIZE)) * 3).astype(np.float32)
         on_device = torch.from_numpy(logits).to(cuda)
         with no_waiting():
-            found = on_cuda.sample(on_device, lanes_at(step))
-        expected = on_cpu.sample(torch.from_numpy(logits), lanes_at(step))
+            found = on_cuda.sample(on_device, lanes_at(step), MASKS)
+        expected = on_cpu.sample(torch.from_numpy(logits), lanes_at(step), MASKS)
         assert found.logprobs is not None
         assert expected.logprobs is not None
         different = found.token_ids.cpu() != expected.token_ids
@@ -95,7 +93,7 @@ def test_broken_logits_choose_a_valid_id(broken: float) -> None:
     for share in (VOCAB_SIZE // 2, VOCAB_SIZE):
         logits = torch.randn((len(BATCH), VOCAB_SIZE), device="cuda")
         logits[:, :share] = broken
-        found = sampler.sample(logits, lanes_at(0))
+        found = sampler.sample(logits, lanes_at(0), MASKS)
         assert ((found.token_ids >= 0) & (found.token_ids < VOCAB_SIZE)).all()
         assert found.logprobs is not None
         assert found.logprobs.top_logprobs.isfinite().all()

@@ -22,7 +22,7 @@ def processed(bench: Bench, logits: torch.Tensor) -> torch.Tensor:
     plan = make_torch_plan(batch, bench.state, max_candidates=0)
     sanitize(logits)
     num_outputs = [lane.num_output for lane in lanes]
-    process_logits(logits, plan, bench.state, num_outputs, [lane.token_mask for lane in lanes])
+    process_logits(logits, plan, bench.state, num_outputs, bench.masks(range(len(lanes))))
     return logits
 
 

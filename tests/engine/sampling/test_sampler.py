@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.sampling.params import SamplingParams
+from engine.sampling.sampler import LaneMasks
 from tests.engine.sampling import reference
 from tests.engine.sampling.benches import Bench, V, logits_for, situations
 from tests.engine.sampling.reference import Floats32, Situation
@@ -331,7 +331,7 @@ def test_logits_that_do_not_fit_are_refused(logits: torch.Tensor, message: str) 
 
 def test_a_mask_of_the_wrong_size_is_refused_before_any_work() -> None:
     bench = Bench([Situation(params=greedy(presence_penalty=1.0))])
-    lane = msgspec.structs.replace(bench.lane(0), token_mask=torch.zeros(4, dtype=torch.int32))
-    with pytest.raises(ValueError, match="token_mask"):
-        bench.sampler.sample(torch.zeros((1, V)), [lane])
+    masks = LaneMasks([0], np.zeros((1, 4), dtype=np.int32))
+    with pytest.raises(ValueError, match="masks"):
+        bench.sampler.sample(torch.zeros((1, V)), [bench.lane(0)], masks)
     assert bench.state.counts.rows.count_nonzero() == 0
