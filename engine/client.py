@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import ContextTooLong, InvalidRequest
 from engine.request import EngineInfo, GenerateRequest, TokenEvent
 from engine.sampling.params import MAX_LOGPROBS
@@ -56,6 +57,19 @@ class EngineClient(Protocol):
             InvalidRequest: It can never be served (`ContextTooLong` if it does not fit).
             QueueFull: Too many wait already.
             EngineStopped: No engine is there.
+            SequenceNotFound: Its context is not there.
+        """
+        ...
+
+    def tell(self, command: ContextCommand) -> None:
+        """Passes on what the owner of held contexts wants, in order with its requests; lost if no engine is there."""
+        ...
+
+    async def describe_context(self, context_id: str) -> ContextInfo:
+        """What a held context holds now; nothing if the engine does not know it.
+
+        Raises:
+            EngineStopped: No engine is there.
         """
         ...
 
@@ -64,16 +78,23 @@ class EngineClient(Protocol):
         ...
 
 
-def validate_request(request: GenerateRequest, info: EngineInfo) -> None:
+def validate_request(request: GenerateRequest, info: EngineInfo, num_held: int = 0) -> None:
     """Refuses what could never be served, before any work. Pure; both sides of the door call it.
+
+    Args:
+        request: What is asked.
+        info: Of the engine.
+        num_held: Length of its context, if it names one.
 
     Raises:
         InvalidRequest: A field is out of range; `param` names it.
         ContextTooLong: Prompt plus `max_tokens` exceed the context or the whole KV pool.
     """
-    if not request.prompt_ids:
+    if request.context_id:
+        _check_context(request, num_held)
+    elif not request.prompt_ids:
         raise InvalidRequest("the prompt is empty", "prompt_ids")
-    if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= info.vocab_size:
+    elif min(request.prompt_ids) < 0 or max(request.prompt_ids) >= info.vocab_size:
         raise InvalidRequest(f"the prompt holds ids outside the vocabulary of {info.vocab_size}", "prompt_ids")
     if not 1 <= request.n <= 128:
         raise InvalidRequest(f"n must be between 1 and 128, got {request.n}", "n")
@@ -82,9 +103,21 @@ def validate_request(request: GenerateRequest, info: EngineInfo) -> None:
     if request.pooling is not None:
         _check_pooling(request)
     request.sampling.validate(info.vocab_size)
-    num_prompt = len(request.prompt_ids)
+    num_prompt = num_held if request.context_id else len(request.prompt_ids)
     if num_prompt + request.sampling.max_tokens > info.limit_tokens:
         raise ContextTooLong(info.limit_tokens, num_prompt, request.sampling.max_tokens)
+
+
+def _check_context(request: GenerateRequest, num_held: int) -> None:
+    """Refuses what a held context cannot be asked for."""
+    if request.prompt_ids:
+        raise InvalidRequest("a request on a held context brings no prompt", "prompt_ids")
+    if request.n != 1:
+        raise InvalidRequest("one context has one continuation: fork it for more", "n")
+    if request.pooling is not None:
+        raise InvalidRequest("an embedding is made of a prompt, not of a held context", "pooling")
+    if num_held == 0:
+        raise InvalidRequest("the context is empty", "context_id")
 
 
 def _check_pooling(request: GenerateRequest) -> None:

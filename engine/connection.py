@@ -9,6 +9,7 @@ import logging
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineStopped
 from engine.messages import Command, Hello, decode_frame, encode
 from engine.request import EngineInfo, GenerateRequest
@@ -74,6 +75,16 @@ class EngineConnection:
         if self._info is None:
             raise EngineStopped("no engine is connected")
         return await self._streams.submit(request)
+
+    def tell(self, command: ContextCommand) -> None:
+        """See `EngineClient.tell`."""
+        self._send(command)
+
+    async def describe_context(self, context_id: str) -> ContextInfo:
+        """See `EngineClient.describe_context`."""
+        if self._info is None:
+            raise EngineStopped("no engine is connected")
+        return await self._streams.describe_context(context_id)
 
     async def close(self) -> None:
         """See `EngineClient.close`."""

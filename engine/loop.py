@@ -19,6 +19,7 @@ from engine.client import validate_request
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.constraint import Constraint
 from engine.constraints.masks import MaskHandover
+from engine.contexts.commands import ContextCommand, ContextInfo, ReleaseContexts
 from engine.errors import InvalidRequest
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
 from engine.runner.runner import ModelRunner, StepHandle
@@ -90,8 +91,10 @@ class EngineLoop:
 
         Raises:
             InvalidRequest: It can never be served.
+            SequenceNotFound: Its context is not there.
         """
-        validate_request(request, self.info)
+        num_held = len(self._scheduler.contexts[request.context_id].token_ids) if request.context_id else 0
+        validate_request(request, self.info, num_held)
         if request.constraint is None:
             return None
         if self._compiler is None:
@@ -108,6 +111,7 @@ class EngineLoop:
         Raises:
             InvalidRequest: It can never be served.
             QueueFull: Too many wait.
+            SequenceNotFound: Its context is not there.
         """
         if prepared is None:
             prepared = self.prepare(request)
@@ -120,6 +124,17 @@ class EngineLoop:
     def stop(self, request_id: str, index: int) -> None:
         """Ends one of a request's sequences because its text has come to its end; no event follows for it."""
         self._scheduler.stop(request_id, index)
+
+    def obey(self, command: ContextCommand) -> list[TokenEvent]:
+        """Does what the owner of held contexts wants; returns what that ended."""
+        if isinstance(command, ReleaseContexts):
+            return self._scheduler.release_contexts(command.context_ids)
+        self._scheduler.contexts.obey(command)
+        return []
+
+    def describe_context(self, context_id: str) -> ContextInfo:
+        """What a held context holds now."""
+        return self._scheduler.contexts.describe(context_id)
 
     def step(self) -> list[TokenEvent]:
         """Starts the next step and returns the events of one that has finished; may return none."""

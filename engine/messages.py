@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.contexts.commands import (
+    AppendTokens,
+    ContextInfo,
+    ForkContext,
+    OpenContext,
+    ReleaseContexts,
+    TruncateContext,
+)
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
 from engine.stats import EngineStats
 
@@ -31,7 +39,30 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     index: int
 
 
-Command = Hello | Submit | Abort | Stop
+class DescribeContext(msgspec.Struct, frozen=True, tag="describe"):
+    """What does a held context hold now? Answered in `Frame.contexts`.
+
+    Attributes:
+        op_id: Unique among questions of one gateway that wait for an answer.
+        context_id: Which.
+    """
+
+    op_id: int
+    context_id: str
+
+
+Command = (
+    Hello
+    | Submit
+    | Abort
+    | Stop
+    | DescribeContext
+    | OpenContext
+    | AppendTokens
+    | ForkContext
+    | TruncateContext
+    | ReleaseContexts
+)
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
@@ -39,6 +70,13 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
     request_id: str
     error: ErrorReport
+
+
+class ContextDescribed(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `DescribeContext`."""
+
+    op_id: int
+    info: ContextInfo
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
@@ -50,6 +88,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
         refused: Requests that were not.
         stats: About once a second.
         info: In answer to `Hello`.
+        contexts: In answer to `DescribeContext`.
     """
 
     events: list[TokenEvent] = []
@@ -57,11 +96,12 @@ class Frame(msgspec.Struct, omit_defaults=True):
     refused: list[Refusal] = []
     stats: EngineStats | None = None
     info: EngineInfo | None = None
+    contexts: list[ContextDescribed] = []
 
     @property
     def is_empty(self) -> bool:
         """True if it is not worth sending."""
-        return not (self.events or self.accepted or self.refused or self.stats or self.info)
+        return not (self.events or self.accepted or self.refused or self.stats or self.info or self.contexts)
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -66,7 +66,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         request_id: Unique among requests in flight; made by our own caller, never taken from a client.
-        prompt_ids: Token ids, at least one, all inside the vocabulary.
+        prompt_ids: Token ids, at least one, all inside the vocabulary; none if there is a `context_id`.
         sampling: How each of the `n` sequences is drawn.
         n: Sequences to generate from the one prompt; each has its own random stream.
         account: Opaque label that the KV meter charges.
@@ -74,6 +74,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         priority: Lower enters sooner.
         prompt_logprobs: None for none; otherwise this many alternatives for each prompt token.
         constraint: What the output of each sequence must be; a sequence ends when it can only end.
+        context_id: The held context to go on from instead of a prompt: `prompt_ids` must be empty then, and `n` 1. It
+            gets every token that is given out.
         pooling: Answer with an embedding of the prompt: the mean of the hidden states of its tokens after the final
             norm, or that of its last token. Nothing is generated then, so `max_tokens` must be 0 and `n` 1.
     """
@@ -81,6 +83,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     prompt_ids: list[int]
     sampling: SamplingParams
+    context_id: str = ""
     n: int = 1
     account: str = ""
     salt: str = ""

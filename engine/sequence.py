@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.constraints.constraint import Constraint
+from engine.contexts.held import HeldContext
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import PrefixName
 from engine.request import GenerateRequest, Pooling, TokenLogprob
@@ -43,11 +44,15 @@ class Sequence:
         num_in_flight: Sampled tokens whose ids the host does not know yet.
         num_scheduled: Tokens handed to the device in the present run.
         num_computed: Tokens whose K and V are known to be stored.
+        copied_from, copied_to: First position of the last pages copied for it, and the end of the lane they were copied
+            for: until that lane's results are there the copies may yet fail.
         num_cached: Prompt tokens the first admission took from the cache; None before.
         name: What its history is called in the prefix cache; made when it first asks for admission.
         table: Its pages while it runs.
         row: Its row of device state while it runs.
-        leader: For index > 0: the sequence whose prompt pages it shares.
+        leader: Who computes what both have in common: for index > 0 the first of the request, for a context a relative.
+        num_shared: For a context: how much that is.
+        context: The held context that it computes on, if any.
         reported: Its first event is out.
         prompt_logprobs: Those read so far.
         pooled: Sum of the hidden states that its embedding is made of, as far as they are computed; None before.
@@ -68,11 +73,15 @@ class Sequence:
     num_in_flight: int = 0
     num_scheduled: int = 0
     num_computed: int = 0
+    copied_from: int = 0
+    copied_to: int = 0
     num_cached: int | None = None
     name: PrefixName | None = None
     table: BlockTable | None = None
     row: int | None = None
     leader: Sequence | None = None
+    num_shared: int = 0
+    context: HeldContext | None = None
     runs: int = 0
     reported: bool = False
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -83,7 +92,7 @@ class Sequence:
     num_to_compute: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.num_prompt = len(self.request.prompt_ids)
+        self.num_prompt = len(self.token_ids)
         self.max_total = self.num_prompt + self.request.sampling.max_tokens
         self.num_to_compute = max(self.num_prompt, self.max_total - 1)
 
@@ -103,6 +112,11 @@ class Sequence:
         return len(self.token_ids) + self.num_in_flight
 
     @property
+    def num_certain(self) -> int:
+        """Tokens whose K and V are there whatever becomes of the steps in flight."""
+        return self.num_computed if self.num_computed >= self.copied_to else min(self.num_computed, self.copied_from)
+
+    @property
     def num_output(self) -> int:
         """Output tokens, those in flight included."""
         return self.num_tokens - self.num_prompt
@@ -112,6 +126,11 @@ class Sequence:
         """Tokens of the history that are yet to be given to a step."""
         num_tokens = len(self.token_ids) + self.num_in_flight
         return (num_tokens if num_tokens < self.num_to_compute else self.num_to_compute) - self.num_scheduled
+
+    @property
+    def prompt_ids(self) -> TokenList[int]:
+        """What it began with."""
+        return self.request.prompt_ids if self.context is None else self.token_ids[: self.num_prompt]
 
     @property
     def output_ids(self) -> TokenList[int]:
@@ -143,9 +162,14 @@ class Sequence:
         return self.request.prompt_logprobs is not None and self.index == 0 and not self.reported
 
     @property
-    def needs_all_positions(self) -> bool:
-        """True if something is read at every position of the prompt, so that none may come from the cache."""
-        return self.wants_prompt_logprobs or self.request.pooling is Pooling.MEAN
+    def num_reusable(self) -> int:
+        """Tokens that need not be computed where their K and V are there already: nothing is read at their positions.
+
+        The last token is never one of them, for its logits are wanted.
+        """
+        if self.wants_prompt_logprobs or self.request.pooling is Pooling.MEAN:
+            return 0
+        return len(self.token_ids) - 1
 
     def pools(self, stop: int) -> bool:
         """True if hidden states of a lane that computes up to position `stop` are part of the embedding."""

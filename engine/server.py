@@ -19,9 +19,29 @@ import msgspec
 import zmq
 
 from engine.constraints.constraint import Constraint
-from engine.errors import EngineError, QueueFull
+from engine.contexts.commands import (
+    AppendTokens,
+    ContextCommand,
+    ForkContext,
+    OpenContext,
+    ReleaseContexts,
+    TruncateContext,
+)
+from engine.errors import EngineError, QueueFull, SequenceNotFound
 from engine.loop import EngineLoop
-from engine.messages import Abort, Command, Frame, Hello, Refusal, Stop, Submit, decode_command, encode
+from engine.messages import (
+    Abort,
+    Command,
+    ContextDescribed,
+    DescribeContext,
+    Frame,
+    Hello,
+    Refusal,
+    Stop,
+    Submit,
+    decode_command,
+    encode,
+)
 from engine.reports import report
 from engine.request import GenerateRequest, TokenEvent
 
@@ -44,10 +64,18 @@ _LAST_PART = int(zmq.NOBLOCK)
 
 @dataclass(slots=True)
 class _Gateway:
-    """One connected gateway: its requests with the sequences still open, and what the next frame will tell it."""
+    """One connected gateway.
+
+    Attributes:
+        identity: Its name on the socket.
+        requests: Its requests with the sequences still open.
+        contexts: Ids of the contexts that it holds.
+        frame: What it will be told next.
+    """
 
     identity: bytes
     requests: dict[str, set[int]] = field(default_factory=dict)
+    contexts: set[str] = field(default_factory=set)
     frame: Frame = field(default_factory=Frame)
 
 
@@ -142,9 +170,34 @@ class EngineServer:
             case Stop(request_id, index) if request_id in gateway.requests:
                 self._loop.stop(request_id, index)
                 self._ended(gateway, request_id, {index})
+            case DescribeContext(op_id, context_id):
+                info = self._loop.describe_context(context_id if context_id in gateway.contexts else "")
+                gateway.frame.contexts.append(ContextDescribed(op_id, info))
+            case OpenContext() | AppendTokens() | ForkContext() | TruncateContext() | ReleaseContexts():
+                self._hold(gateway, command)
+
+    def _hold(self, gateway: _Gateway, command: ContextCommand) -> None:
+        """Passes on what a gateway wants with its contexts; it has no say over those of others."""
+        match command:
+            case OpenContext(context_id):
+                gateway.contexts.add(context_id)
+            case ForkContext(context_id, new_ids) if context_id in gateway.contexts:
+                gateway.contexts.update(new_ids)
+            case ReleaseContexts(context_ids):
+                known = gateway.contexts.intersection(context_ids)
+                gateway.contexts -= known
+                command = ReleaseContexts(list(known))
+            case AppendTokens(context_id) | TruncateContext(context_id) if context_id in gateway.contexts:
+                pass
+            case _:
+                return
+        self._route(self._loop.obey(command))
 
     def _take(self, gateway: _Gateway, request: GenerateRequest) -> None:
         """Hands a request to the loop, at once or when its constraint is compiled."""
+        if request.context_id and request.context_id not in gateway.contexts:
+            gateway.frame.refused.append(Refusal(request.request_id, report(SequenceNotFound("no such context"))))
+            return
         if request.constraint is None:
             self._submit(gateway, request, None)
             return
@@ -221,6 +274,8 @@ class EngineServer:
             for request_id in list(gateway.requests):
                 self._loop.abort(request_id)
                 del self._owners[request_id]
+            if gateway.contexts:
+                self._loop.obey(ReleaseContexts(list(gateway.contexts)))
 
 
 @contextlib.contextmanager

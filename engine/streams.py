@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
+from engine.contexts.commands import ContextInfo
 from engine.errors import EngineError, EngineStopped
-from engine.messages import Abort, Command, Frame, Stop, Submit
+from engine.messages import Abort, Command, DescribeContext, Frame, Stop, Submit
 from engine.reports import rebuild
 from engine.request import GenerateRequest, TokenEvent
 
@@ -90,12 +92,14 @@ class RequestStream:
 
 
 class StreamTable:
-    """All requests of one connection: those that wait to be accepted and those that run."""
+    """All requests of one connection: those that wait to be accepted and those that run; and questions asked."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._streams: dict[str, RequestStream] = {}
         self._answers: dict[str, asyncio.Future[None]] = {}
+        self._op_ids = itertools.count()
+        self._descriptions: dict[int, asyncio.Future[ContextInfo]] = {}
 
     async def submit(self, request: GenerateRequest) -> RequestStream:
         """Sends a request and waits for the engine's answer.
@@ -120,6 +124,21 @@ class StreamTable:
             self._answers.pop(request.request_id, None)
         return stream
 
+    async def describe_context(self, context_id: str) -> ContextInfo:
+        """Asks what a held context holds.
+
+        Raises:
+            EngineStopped: The engine went away.
+        """
+        op_id = next(self._op_ids)
+        answer: asyncio.Future[ContextInfo] = asyncio.get_running_loop().create_future()
+        self._descriptions[op_id] = answer
+        self._send(DescribeContext(op_id, context_id))
+        try:
+            return await answer
+        finally:
+            del self._descriptions[op_id]
+
     def dispatch(self, frame: Frame) -> None:
         """Hands a frame's news to whom they concern; what concerns nobody any more is dropped."""
         for request_id in frame.accepted:
@@ -130,6 +149,10 @@ class StreamTable:
             answer = self._answers.get(refusal.request_id)
             if answer is not None and not answer.done():
                 answer.set_exception(rebuild(refusal.error))
+        for described in frame.contexts:
+            description = self._descriptions.get(described.op_id)
+            if description is not None and not description.done():
+                description.set_result(described.info)
         for event in frame.events:
             stream = self._streams.get(event.request_id)
             if stream is not None:
@@ -137,9 +160,10 @@ class StreamTable:
 
     def fail_all(self, message: str) -> None:
         """The engine is gone: ends every stream and every wait with `EngineStopped`."""
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(EngineStopped(message))
+        for waits in (self._answers.values(), self._descriptions.values()):
+            for answer in waits:
+                if not answer.done():
+                    answer.set_exception(EngineStopped(message))
         for stream in self._streams.values():
             stream.fail(EngineStopped(message))
         self._streams.clear()

@@ -10,6 +10,7 @@ from engine.stats import EngineStats
 from engine.text.model import TextModel
 from extensions.context import Context
 from extensions.embedding import Embedding, embed
+from extensions.live_context import LiveContext
 
 
 class Runtime:
@@ -43,6 +44,19 @@ class Runtime:
     ) -> Embedding:
         """Embeds one prompt; see `extensions.embedding.embed`."""
         return await embed(self.engine, prompt_ids, self.pooling, account=account, salt=salt, priority=priority)
+
+    def open_context(self, token_ids: Sequence[int] = (), *, account: str = "", salt: str = "") -> LiveContext:
+        """Starts a history whose KV is kept between generations, until it is released. Costs nothing by itself.
+
+        Args:
+            token_ids: The history so far.
+            account: Opaque label that the engine's KV meter charges.
+            salt: Prefix pages are shared only among contexts of the same salt.
+
+        Raises:
+            ValueError: An id is outside of the vocabulary.
+        """
+        return LiveContext(self.engine, self.text, token_ids, account=account, salt=salt)
 
     @property
     def info(self) -> EngineInfo:

@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import httpx
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import uvicorn
 from tokenizers import Tokenizer as Library
 
 from engine.client import validate_request
+from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineError, EngineStopped
 from engine.messages import Submit, decode_command, encode
 from engine.request import EngineInfo, FinishReason, GenerateRequest, GenerationDefaults, TokenEvent, TokenLogprob
@@ -27,6 +29,7 @@ from gateway.app import create_app
 from gateway.settings import Settings
 from gateway.worker import DrainingServer, server_config
 from tests.engine.text.vocabularies import byte_level
+from tests.scripted_contexts import ScriptedContexts
 
 Action = Sequence[int] | asyncio.Event | EngineError | float
 """Tokens of one event; something to wait for; an error; seconds to sleep."""
@@ -166,6 +169,7 @@ class ScriptedStream:
 
     def _emit(self, index: int, ids: list[int], is_first: bool, reason: FinishReason | None, stop: int | None) -> None:
         request = self._request
+        self._engine.contexts.histories.get(request.context_id, []).extend(ids)
         asked = request.sampling.logprobs
         prompt_logprobs = None
         if is_first and request.prompt_logprobs is not None:
@@ -195,6 +199,7 @@ class ScriptedEngine:
         streams: Those that run, by id.
         refusal: Raised by the next submissions if not None.
         num_cached_tokens: Reported for every request.
+        contexts: Held contexts. A request on one has its history as `prompt_ids` in `requests` and in scripts.
     """
 
     def __init__(self, text: TextModel, script: Script, *, max_model_len: int = 4096, num_pages: int = 4096) -> None:
@@ -204,6 +209,7 @@ class ScriptedEngine:
         self.streams: dict[str, ScriptedStream] = {}
         self.refusal: EngineError | None = None
         self.num_cached_tokens = 0
+        self.contexts = ScriptedContexts()
         self._stats = EngineStats(num_pages=num_pages, num_finished={"stop": 0})
         end = text.tokenizer.encode("<|end|>", add_special=False)[0]
         self._info: EngineInfo | None = EngineInfo(
@@ -255,13 +261,27 @@ class ScriptedEngine:
         """See `EngineClient.submit`."""
         if self.refusal is not None:
             raise self.refusal
-        validate_request(request, self.info)
+        history = self.contexts.history(request.context_id) if request.context_id else []
+        validate_request(request, self.info, len(history))
         # What cannot cross to an engine process must fail here too.
         assert decode_command(encode(Submit(request))) == Submit(request)
+        if request.context_id:
+            request = msgspec.structs.replace(request, prompt_ids=list(history))
         self.requests.append(request)
         stream = ScriptedStream(self, request)
         self.streams[request.request_id] = stream
         return stream
+
+    def tell(self, command: ContextCommand) -> None:
+        """See `EngineClient.tell`."""
+        if self.is_ready:
+            self.contexts.obey(command)
+
+    async def describe_context(self, context_id: str) -> ContextInfo:
+        """See `EngineClient.describe_context`."""
+        if not self.is_ready:
+            raise EngineStopped("no engine is connected")
+        return self.contexts.describe(context_id)
 
     async def close(self) -> None:
         """See `EngineClient.close`."""

@@ -91,13 +91,18 @@ class KVManager:
         """Pages that hold `num_tokens` tokens."""
         return -(-num_tokens // self.page_size)
 
-    def name(self, token_ids: Sequence[int], *, salt: str, cached: bool = True) -> PrefixName:
-        """Names the leading full pages of a history, its last token left over; hashing, so keep the answer.
+    def name(self, token_ids: Sequence[int], *, salt: str, num_reusable: int | None = None) -> PrefixName:
+        """Names the leading full pages of a history; hashing, so keep the answer.
 
-        With `cached` false the name matches nothing, so that every token will be computed.
+        Args:
+            token_ids: The history.
+            salt: Nobody else's pages are meant.
+            num_reusable: Tokens that need not be computed if they are there; None for all but the last.
         """
+        if num_reusable is None:
+            num_reusable = len(token_ids) - 1
         root = root_key(fingerprint=self._fingerprint, kv_dtype=self._kv_dtype, adapter="", salt=salt)
-        num_pages = (len(token_ids) - 1) // self.page_size if self._caches and cached else 0
+        num_pages = num_reusable // self.page_size if self._caches else 0
         return PrefixName(root, len(token_ids), self._chain(root, [], token_ids, num_pages))
 
     def can_open(self, name: PrefixName, *, spare_pages: int) -> bool:
@@ -135,9 +140,9 @@ class KVManager:
         index = position // self.page_size
         return index < len(table.pages) and self._pool.refs(table.pages[index]) == 1
 
-    def can_reserve(self, table: BlockTable, start: int, stop: int) -> bool:
-        """True if `reserve` would succeed."""
-        return self._pages_missing(table, start, stop) <= self.num_available
+    def can_reserve(self, table: BlockTable, start: int, stop: int, *, spare_pages: int = 0) -> bool:
+        """True if `reserve` would succeed, and `spare_pages` were left."""
+        return self._pages_missing(table, start, stop) + spare_pages <= self.num_available
 
     def reserve(self, table: BlockTable, start: int, stop: int) -> list[PageCopy]:
         """Makes positions start..stop-1 writable: allocates missing pages and unshares shared ones.
@@ -162,6 +167,19 @@ class KVManager:
                 self._drop(shared)
         return copies
 
+    def truncate(self, table: BlockTable, num_tokens: int) -> None:
+        """Gives up all pages that hold none of the first `num_tokens` positions, and the room to grow."""
+        num_pages = self.pages_for(num_tokens)
+        for page in reversed(table.pages[num_pages:]):
+            self._drop(page)
+        del table.pages[num_pages:]
+        del table.keys[num_tokens // self.page_size :]
+        self._give_up_room(table)
+
+    def num_shared(self, table: BlockTable) -> int:
+        """Pages of a table that others hold too, the cache included."""
+        return sum(self._pool.refs(page) > 1 for page in table.pages)
+
     def publish(self, table: BlockTable, token_ids: Sequence[int]) -> None:
         """Lets others reuse the full pages of a living table; `token_ids` are all tokens computed so far."""
         if self._caches:
@@ -176,9 +194,7 @@ class KVManager:
         for page in reversed(table.pages):
             self._drop(page)
         del table.pages[:]
-        if table.claim is not None:
-            self._pool.unclaim(table.claim)
-            table.claim = None
+        self._give_up_room(table)
 
     def clear_cache(self) -> int:
         """Frees every idle page and returns how many."""
@@ -225,9 +241,13 @@ class KVManager:
 
     def _reclaim(self, table: BlockTable) -> None:
         """The table outgrew its claim: place what follows where there is room again."""
+        self._give_up_room(table)
+        table.claim = self._pool.claim(GROWTH_PAGES)
+
+    def _give_up_room(self, table: BlockTable) -> None:
         if table.claim is not None:
             self._pool.unclaim(table.claim)
-        table.claim = self._pool.claim(GROWTH_PAGES)
+            table.claim = None
 
     def _drop(self, page: int) -> None:
         self._pool.release(page)

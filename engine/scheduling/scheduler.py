@@ -14,12 +14,14 @@ from collections.abc import Sequence as ListOf
 
 from engine.constraints.constraint import Constraint, ConstraintBroken, TokenMask
 from engine.constraints.masks import MaskHandover, Masks
-from engine.errors import QueueFull
+from engine.contexts.registry import ContextRegistry
+from engine.errors import EngineError, QueueFull, SequenceNotFound
 from engine.kv.manager import KVManager, PageCopy
 from engine.reports import report
 from engine.request import ErrorReport, FinishReason, GenerateRequest, TokenEvent
-from engine.scheduling.batch import Batch, Lane, LaneResult, RowAssignment
-from engine.scheduling.policy import is_ready, preemption_victim, spare_pages
+from engine.scheduling.admission import Admission
+from engine.scheduling.batch import Batch, Lane, LaneResult
+from engine.scheduling.policy import preemption_victim
 from engine.scheduling.roster import Roster
 from engine.sequence import Sequence
 from engine.stats import EngineStats
@@ -29,7 +31,10 @@ PROMPT_READOUT_CHUNK = 256
 
 
 class Scheduler:
-    """Owns every live sequence; the only caller of the KV manager.
+    """Owns every live sequence; it and the contexts it owns are the only callers of the KV manager.
+
+    Attributes:
+        contexts: Histories held between requests.
 
     Args:
         kv: The pool.
@@ -55,10 +60,12 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_waiting = max_waiting
         self._eos = tuple(eos_token_ids)
+        self.contexts = ContextRegistry(kv)
         self._draw_seed = draw_seed
         self._arrivals = itertools.count()
         self._roster = Roster(max_num_seqs)
         self._totals = EngineStats()
+        self._admission = Admission(kv, self._roster, self.contexts, self._totals, self._eos)
 
     @property
     def has_work(self) -> bool:
@@ -86,6 +93,8 @@ class Scheduler:
 
         Raises:
             QueueFull: Too many wait.
+            SequenceNotFound: Its context is not there.
+            InvalidRequest: Something computes on its context already.
         """
         if len(self._roster.waiting) + request.n > self._max_waiting:
             raise QueueFull(len(self._roster.waiting))
@@ -94,11 +103,15 @@ class Scheduler:
         seed = self._draw_seed() if params.seed is None else params.seed
         stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self._eos)
         sequences: list[Sequence] = []
+        context = self.contexts.claim(request.context_id) if request.context_id else None
         for index in range(request.n):
-            sequence = Sequence(request, index, next(self._arrivals), seed, stop_ids, list(request.prompt_ids))
+            token_ids = list(request.prompt_ids) if context is None else context.token_ids
+            sequence = Sequence(request, index, next(self._arrivals), seed, stop_ids, token_ids, context=context)
             sequence.leader = sequences[0] if sequences else None
             sequence.constraint = None if constraint is None else constraint.fork()
             sequences.append(sequence)
+        if context is not None:
+            context.sequence = sequences[0]
         self._roster.add(sequences)
 
     def abort(self, request_id: str) -> None:
@@ -111,6 +124,19 @@ class Scheduler:
         for sequence in self._roster.of_request(request_id):
             if sequence.index == index:
                 self._end(sequence, FinishReason.STOP)
+
+    def release_contexts(self, context_ids: ListOf[str]) -> list[TokenEvent]:
+        """Ends contexts, and with an error what is computed on them. Unknown ids pass."""
+        events = []
+        for context_id in context_ids:
+            try:
+                context = self.contexts[context_id]
+            except SequenceNotFound:
+                continue
+            if context.sequence is not None:
+                events.append(self._end_with(context.sequence, SequenceNotFound("the context was released")))
+            self.contexts.forget(context)
+        return events
 
     def schedule(self) -> Batch:
         """Chooses the next step's lanes, decoding ones first, then running prefills, then newcomers.
@@ -160,9 +186,10 @@ class Scheduler:
                 else:
                     masks[lane.row] = sequence.constraint.mask()
             except ConstraintBroken as error:
-                events.append(self._break(sequence, error))
+                events.append(self._end_with(sequence, error))
                 continue
             if forced:
+                self._totals.num_forced_tokens += len(forced)
                 lane.samples = False
                 events.append(self._append(sequence, forced))
         return masks, events
@@ -193,7 +220,8 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless pages and living sequences agree."""
-        self.kv.check_integrity(sequence.table for sequence in self._roster if sequence.table is not None)
+        running = (sequence.table for sequence in self._roster if sequence.table is not None)
+        self.kv.check_integrity(itertools.chain(running, self.contexts.tables()))
 
     # -- filling a step -------------------------------------------------------------------------------------------
 
@@ -209,6 +237,8 @@ class Scheduler:
             return 0
         num_preempted = 0
         while not self.kv.can_reserve(sequence.table, start, stop):
+            if self.contexts.demote_one():
+                continue
             victim = preemption_victim(self._roster.running)
             self._preempt(batch, victim)
             num_preempted += 1
@@ -222,67 +252,15 @@ class Scheduler:
         for sequence in list(self._roster.waiting):
             if not self._roster.has_free_row or batch.num_tokens >= self._max_batch_tokens:
                 return
-            if not is_ready(sequence):
+            if not self._admission.is_ready(sequence):
                 continue
-            if not self._can_enter(sequence):
+            if not self._admission.can_enter(sequence):
                 return
-            self._enter(batch, sequence)
+            batch.assigned_rows.append(self._admission.enter(sequence))
             assert sequence.table is not None
             count = self._chunk(sequence, self._max_batch_tokens - batch.num_tokens)
             start = sequence.num_scheduled
             self._append_lane(batch, sequence, count, copies=self.kv.reserve(sequence.table, start, start + count))
-
-    def _can_enter(self, sequence: Sequence) -> bool:
-        spare = spare_pages(len(self._roster.running), self.kv.num_pages)
-        if self._shared_prompt(sequence):
-            return self.kv.num_available > spare
-        if sequence.name is None:
-            cached = not sequence.needs_all_positions
-            sequence.name = self.kv.name(sequence.token_ids, salt=sequence.request.salt, cached=cached)
-        return self.kv.can_open(sequence.name, spare_pages=spare)
-
-    def _enter(self, batch: Batch, sequence: Sequence) -> None:
-        shared = self._shared_prompt(sequence)
-        if shared:
-            leader = sequence.leader
-            assert leader is not None
-            assert leader.table is not None
-            sequence.table, num_held = self.kv.fork(leader.table, shared), shared
-            num_cached = leader.num_cached
-        else:
-            assert sequence.name is not None
-            sequence.table, num_held = self.kv.open(sequence.name, expected_tokens=sequence.max_total)
-            num_cached = num_held
-        if sequence.num_cached is None:
-            sequence.num_cached = num_cached
-            if sequence.index == 0:
-                self._totals.num_prompt_tokens += sequence.num_prompt
-                self._totals.num_cached_tokens += num_held
-        sequence.name = None
-        sequence.num_scheduled = sequence.num_computed = num_held
-        sequence.runs += 1
-        row = self._roster.start(sequence)
-        batch.assigned_rows.append(
-            RowAssignment(
-                row,
-                sequence.request.sampling,
-                sequence.seed,
-                sequence.index,
-                sequence.request.prompt_ids,
-                tuple(sequence.output_ids),
-                self._eos,
-            )
-        )
-
-    def _shared_prompt(self, sequence: Sequence) -> int:
-        """Tokens that a sequence can take over from its running leader; 0 if it must find its own way.
-
-        The prompt's last token is left over: computing it again yields the logits for the first draw.
-        """
-        leader = sequence.leader
-        if leader is None or not leader.is_running or sequence.num_output:
-            return 0
-        return sequence.num_prompt - 1
 
     def _chunk(self, sequence: Sequence, budget: int) -> int:
         count = sequence.num_pending
@@ -312,6 +290,8 @@ class Scheduler:
             pools=sequence.request.pooling is not None and sequence.pools(stop),
         )
         batch.append(lane)
+        if copies:
+            sequence.copied_from, sequence.copied_to = start // self.kv.page_size * self.kv.page_size, stop
         if samples and sequence.constraint is not None:
             batch.constrained.append(lane)
         sequence.num_scheduled = stop
@@ -321,6 +301,8 @@ class Scheduler:
         """Takes a running sequence's pages; it keeps the tokens it knows, and waits to compute them again."""
         batch.withdraw(victim)
         self._close(victim, keep=True)
+        if victim.context is not None:
+            self.contexts.demote(victim.context)
         victim.num_scheduled = victim.num_computed = victim.num_in_flight = 0
         victim.prompt_logprobs = []
         victim.pooled = None
@@ -350,7 +332,7 @@ class Scheduler:
             try:
                 sequence.constraint.advance((result.token_id,))
             except ConstraintBroken as error:
-                return self._break(sequence, error)
+                return self._end_with(sequence, error)
         event = self._append(sequence, [result.token_id])
         if result.logprob is not None:
             event.logprobs = [result.logprob]
@@ -375,8 +357,8 @@ class Scheduler:
             self._end(sequence, reason)
         return event
 
-    def _break(self, sequence: Sequence, error: ConstraintBroken) -> TokenEvent:
-        """Ends a sequence that cannot go on within its language: it must not go on outside."""
+    def _end_with(self, sequence: Sequence, error: EngineError) -> TokenEvent:
+        """Ends a sequence that cannot go on: outside of its language, for one, it must not."""
         event = self._event(sequence, [], finish_reason=FinishReason.ERROR, error=report(error))
         self._end(sequence, FinishReason.ERROR)
         return event
@@ -413,11 +395,17 @@ class Scheduler:
     def _end(self, sequence: Sequence, reason: FinishReason, *, keep: bool = True) -> None:
         self._close(sequence, keep=keep)
         self._roster.remove(sequence)
+        if sequence.context is not None:
+            self.contexts.leave(sequence.context)
         finished = self._totals.num_finished
         finished[reason.value] = finished.get(reason.value, 0) + 1
 
     def _close(self, sequence: Sequence, *, keep: bool) -> None:
-        """Gives the pages back; those that hold computed tokens stay in the cache if `keep`."""
-        if sequence.table is not None:
+        """Gives the pages back, to its context or to all; what is computed stays in the cache if `keep`."""
+        if sequence.table is None:
+            return
+        if sequence.context is not None:
+            self.contexts.give_back(sequence, intact=keep)
+        else:
             self.kv.close(sequence.table, sequence.token_ids[: sequence.num_computed] if keep else ())
             sequence.table = None

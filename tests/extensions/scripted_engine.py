@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from engine.client import validate_request
+from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineStopped
 from engine.request import (
     EngineInfo,
@@ -27,6 +28,7 @@ from engine.request import (
     TokenLogprob,
 )
 from engine.stats import EngineStats
+from tests.scripted_contexts import ScriptedContexts
 
 
 def engine_info(vocab_size: int = 1000, max_model_len: int = 4096) -> EngineInfo:
@@ -62,6 +64,7 @@ class Script:
         num_closes: How often the caller closed the stream.
         stopped: Sequences that the caller ended one by one.
         num_read: Events handed out.
+        history: Of the request's context, if it has one.
     """
 
     def __init__(self) -> None:
@@ -69,6 +72,7 @@ class Script:
         self.num_closes = 0
         self.stopped: list[int] = []
         self.num_read = 0
+        self.history: list[int] | None = None
         self._items: deque[TokenEvent | Exception | None] = deque()
         self._arrived = asyncio.Event()
 
@@ -132,6 +136,8 @@ class Script:
             raise item
         self._items.popleft()
         self.num_read += 1
+        if self.history is not None:
+            self.history += item.token_ids
         return item
 
     async def stop_sequence(self, index: int) -> None:
@@ -164,6 +170,7 @@ class ScriptedEngine:
         is_ready: Set it to False to play an engine that is gone.
         requests: Everything submitted.
         refusal: Raised by the next submissions, if set.
+        contexts: Held contexts; they get the tokens of the scripts as those are read.
     """
 
     def __init__(self, info: EngineInfo | None = None) -> None:
@@ -172,6 +179,7 @@ class ScriptedEngine:
         self.is_ready = True
         self.requests: list[GenerateRequest] = []
         self.refusal: Exception | None = None
+        self.contexts = ScriptedContexts()
         self._scripts: deque[Script] = deque()
 
     def expect(self) -> Script:
@@ -182,7 +190,8 @@ class ScriptedEngine:
 
     async def submit(self, request: GenerateRequest) -> Script:
         """See `EngineClient`; a request that no script was made for is a mistake of the test."""
-        validate_request(request, self.info)
+        history = self.contexts.history(request.context_id) if request.context_id else None
+        validate_request(request, self.info, len(history or ()))
         if self.refusal is not None:
             raise self.refusal
         if not self.is_ready:
@@ -191,7 +200,19 @@ class ScriptedEngine:
         self.requests.append(request)
         script = self._scripts.popleft()
         script.request = request
+        script.history = history
         return script
+
+    def tell(self, command: ContextCommand) -> None:
+        """See `EngineClient`."""
+        if self.is_ready:
+            self.contexts.obey(command)
+
+    async def describe_context(self, context_id: str) -> ContextInfo:
+        """See `EngineClient`."""
+        if not self.is_ready:
+            raise EngineStopped("the scripted engine is gone")
+        return self.contexts.describe(context_id)
 
     async def close(self) -> None:
         """See `EngineClient`."""

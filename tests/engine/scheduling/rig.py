@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from engine.contexts.commands import ContextCommand, ReleaseContexts
 from engine.kv.manager import KVManager
 from engine.request import ErrorReport, FinishReason, GenerateRequest, TokenEvent
 from engine.sampling.params import SamplingParams
@@ -57,11 +58,16 @@ class Rig:
     def step(self) -> Batch:
         batch = self.scheduler.schedule()
         self.batches.append(batch)
+        self.device.stage(batch)
         self.in_flight.append(batch)
         while len(self.in_flight) > self.overlap:
             self._apply()
         self.scheduler.check_integrity()
         return batch
+
+    def obey(self, command: ContextCommand) -> None:
+        assert not isinstance(command, ReleaseContexts)
+        self.scheduler.contexts.obey(command)
 
     def drain(self, limit: int = 10_000) -> None:
         for _ in range(limit):

@@ -41,6 +41,11 @@ class SimulatedDevice:
         self._slots: list[int | None] = [None] * (num_pages * page_size)
         self._last: list[int | None] = [None] * num_rows
         self._rows: dict[int, tuple[int, int]] = {}
+        self._known: dict[Lane, list[int]] = {}
+
+    def stage(self, batch: Batch) -> None:
+        """Reads what the step needs of the host's objects, which go on changing."""
+        self._known |= {lane: lane.sequence.token_ids[: lane.stop] for lane in batch.lanes}
 
     def run(self, batch: Batch, void: Container[Sequence] = ()) -> list[LaneResult]:
         """Executes one step; lanes of `void` sequences, whose step before failed, compute nothing."""
@@ -58,7 +63,10 @@ class SimulatedDevice:
         for lane in batch.lanes:
             if lane.sequence not in void:
                 self._write(lane, written)
-        return [LaneResult() if lane.sequence in void else self._read(lane) for lane in batch.lanes]
+        results = [LaneResult() if lane.sequence in void else self._read(lane) for lane in batch.lanes]
+        for lane in batch.lanes:
+            del self._known[lane]
+        return results
 
     def _page(self, page: int) -> list[int | None]:
         return self._slots[page * self._size : (page + 1) * self._size]
@@ -71,11 +79,11 @@ class SimulatedDevice:
             slot = self._slot(lane, position)
             assert slot not in written, "two lanes write one slot"
             written.add(slot)
-            self._slots[slot] = self._last[lane.row] if lane.feeds_back else lane.sequence.token_ids[position]
+            self._slots[slot] = self._last[lane.row] if lane.feeds_back else self._known[lane][position]
 
     def _read(self, lane: Lane) -> LaneResult:
         history = [self._slots[self._slot(lane, position)] for position in range(lane.stop)]
-        known = lane.sequence.token_ids[: lane.stop]
+        known = self._known[lane]
         assert history[: len(known)] == known, "a lane reads what is not its own history"
         tokens = [token for token in history if token is not None]
         assert len(tokens) == lane.stop

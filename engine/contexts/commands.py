@@ -1,0 +1,77 @@
+"""What the owner of held contexts tells the engine. Never answered: the owner keeps a mirror.
+
+Ids are made by the owner. A command that names no context is ignored; computing on none is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class OpenContext(msgspec.Struct, frozen=True, tag="open"):
+    """Begins a context without tokens.
+
+    Attributes:
+        context_id: Unique over all owners and times.
+        account: Opaque label that the KV meter charges.
+        salt: Prefix pages are shared only with those of the same salt.
+    """
+
+    context_id: str
+    account: str = ""
+    salt: str = ""
+
+
+class AppendTokens(msgspec.Struct, frozen=True, tag="append"):
+    """Adds tokens to a history; they are computed when somebody computes on it."""
+
+    context_id: str
+    token_ids: list[int]
+
+
+class ForkContext(msgspec.Struct, frozen=True, tag="fork"):
+    """Begins contexts with the same history; all share its pages, copied only where one writes."""
+
+    context_id: str
+    new_ids: list[str]
+
+
+class TruncateContext(msgspec.Struct, frozen=True, tag="truncate"):
+    """Cuts a history to `length` tokens, if it is longer; pages after them are free at once."""
+
+    context_id: str
+    length: int
+
+
+class ReleaseContexts(msgspec.Struct, frozen=True, tag="release"):
+    """Ends contexts; what is computed on them ends with an error."""
+
+    context_ids: list[str]
+
+
+ContextCommand = OpenContext | AppendTokens | ForkContext | TruncateContext | ReleaseContexts
+
+Residency = Literal["device", "tokens"]
+"""Where the KV of a context is: on the device, or nowhere, to be computed again from its tokens."""
+
+
+class ContextInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a context holds now.
+
+    Attributes:
+        length: Tokens of its history that the engine knows.
+        num_computed: Those whose K and V are there.
+        num_pages: Pages it holds.
+        num_shared_pages: Those of them that others hold too, the prefix cache included.
+        residency: Where its KV is.
+        recomputable: Its KV can be computed again from its tokens.
+    """
+
+    length: int
+    num_computed: int = 0
+    num_pages: int = 0
+    num_shared_pages: int = 0
+    residency: Residency = "tokens"
+    recomputable: bool = True

@@ -1,0 +1,235 @@
+"""Every held context: who has which pages while nobody computes, and who must give them up when they are needed.
+
+    open, append, fork, truncate        tokens; pages only ever shared or freed
+    claim ─▶ prepare ─▶ enter           a sequence computes on one, and has its pages while it runs
+    give_back                           the context has them again, and every token that was given out
+    demote                              pages go to the prefix cache; tokens stay, and are computed again when needed
+
+When to do what is the scheduler's business (`engine.scheduling`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from engine.contexts.commands import AppendTokens, ContextInfo, ForkContext, OpenContext, TruncateContext
+from engine.contexts.held import HeldContext
+from engine.contexts.kinship import find_leader, find_source
+from engine.errors import InvalidRequest, SequenceNotFound
+from engine.kv.block_table import BlockTable
+from engine.kv.manager import KVManager
+from engine.sequence import Sequence
+
+
+class ContextRegistry:
+    """Contexts by id.
+
+    Args:
+        kv: The pool their pages are from.
+
+    Attributes:
+        num_demoted: Contexts whose pages were needed by others, so far.
+    """
+
+    def __init__(self, kv: KVManager) -> None:
+        self._kv = kv
+        self._contexts: dict[str, HeldContext] = {}
+        self._uses = itertools.count(1)
+        self.num_demoted = 0
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def __getitem__(self, context_id: str) -> HeldContext:
+        """Finds one.
+
+        Raises:
+            SequenceNotFound: There is none of that id.
+        """
+        context = self._contexts.get(context_id)
+        if context is None:
+            raise SequenceNotFound("the context is not there (any more)")
+        return context
+
+    def tables(self) -> Iterator[BlockTable]:
+        """Pages that contexts hold while nobody runs on them, for integrity checks."""
+        for context in self._contexts.values():
+            if context.table is not None:
+                yield context.table
+
+    def describe(self, context_id: str) -> ContextInfo:
+        """What a context holds now; nothing if it is not there."""
+        context = self._contexts.get(context_id)
+        if context is None:
+            return ContextInfo(length=0)
+        sequence = context.sequence
+        is_running = sequence is not None and sequence.is_running
+        table, num_computed = context.table, context.num_computed
+        if sequence is not None and is_running:
+            table, num_computed = sequence.table, sequence.num_computed
+        return ContextInfo(
+            length=len(context.token_ids),
+            num_computed=num_computed,
+            num_pages=0 if table is None else len(table.pages),
+            num_shared_pages=0 if table is None else self._kv.num_shared(table),
+            residency="tokens" if table is None else "device",
+        )
+
+    # -- what owners ask for --------------------------------------------------------------------------------------
+
+    def obey(self, command: OpenContext | AppendTokens | ForkContext | TruncateContext) -> None:
+        """Does as told; what names no context, or one that exists already, is ignored."""
+        if isinstance(command, OpenContext):
+            if command.context_id not in self._contexts:
+                self._add(HeldContext(command.context_id, command.account, command.salt))
+            return
+        context = self._contexts.get(command.context_id)
+        if context is None:
+            return
+        match command:
+            case AppendTokens(token_ids=token_ids):
+                self._when_idle(context, lambda: context.token_ids.extend(token_ids))
+            case ForkContext(new_ids=new_ids):
+                self._when_idle(context, lambda: self._fork(context, new_ids))
+            case TruncateContext(length=length):
+                self._when_idle(context, lambda: self._truncate(context, length))
+
+    def forget(self, context: HeldContext) -> None:
+        """Ends a context that nobody computes on; its full pages stay in the prefix cache."""
+        assert context.sequence is None
+        self.demote(context)
+        context.family.discard(context)
+        del self._contexts[context.context_id]
+
+    # -- computing on one -----------------------------------------------------------------------------------------
+
+    def claim(self, context_id: str) -> HeldContext:
+        """The context that a new sequence is to compute on.
+
+        Raises:
+            SequenceNotFound: There is none of that id.
+            InvalidRequest: Something computes on it already.
+        """
+        context = self[context_id]
+        if context.sequence is not None:
+            raise InvalidRequest("something computes on the context already", "context_id")
+        return context
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        """False while the sequence should wait for a relative to compute what they have in common."""
+        context = sequence.context
+        assert context is not None
+        if len(context.family) == 1:
+            return True
+        leader = sequence.leader
+        if leader is not None and leader.is_running and leader.num_computed < sequence.num_shared:
+            return False
+        found = find_leader(context, sequence.num_reusable)
+        sequence.leader, sequence.num_shared = found or (None, 0)
+        return found is None
+
+    def prepare(self, sequence: Sequence) -> int:
+        """Finds the pages with the most of a waiting sequence's history and returns how many tokens they hold.
+
+        They are in `context.table` then, without anything that is to be computed again.
+        """
+        context = sequence.context
+        assert context is not None
+        source = find_source(context, sequence.num_reusable) if len(context.family) > 1 else None
+        if source is not None:
+            shared = self._kv.fork(source.table, source.num_tokens)
+            self.demote(context)
+            context.table, context.num_computed = shared, source.num_tokens
+        if context.num_computed > sequence.num_reusable:
+            self._cut_pages(context, sequence.num_reusable)
+        return context.num_computed
+
+    def enter(self, sequence: Sequence) -> None:
+        """A sequence whose context has pages begins to run: they are its own now."""
+        context = sequence.context
+        assert context is not None
+        sequence.table, context.table, context.num_computed = context.table, None, 0
+
+    def give_back(self, sequence: Sequence, *, intact: bool) -> None:
+        """A sequence stops running: its context has the pages again.
+
+        Args:
+            sequence: The sequence; it has no pages afterwards.
+            intact: False if a step failed that may have written to the last page of what is computed.
+        """
+        context = sequence.context
+        assert context is not None
+        assert context.table is None
+        context.table, sequence.table = sequence.table, None
+        context.num_computed = sequence.num_computed
+        size = self._kv.page_size
+        self._cut_pages(context, sequence.num_certain if intact else context.num_computed // size * size)
+        context.used_at = next(self._uses)
+
+    def leave(self, context: HeldContext) -> None:
+        """The sequence of a context has ended; what was asked for meanwhile is done."""
+        context.sequence = None
+        context.used_at = next(self._uses)
+        deferred, context.deferred = context.deferred, []
+        for act in deferred:
+            act()
+
+    # -- giving way -----------------------------------------------------------------------------------------------
+
+    def demote(self, context: HeldContext) -> None:
+        """Lets go of a context's pages; full ones stay in the prefix cache until somebody needs them."""
+        if context.table is not None:
+            self._kv.close(context.table, context.token_ids[: context.num_computed])
+            context.table = None
+        context.num_computed = 0
+
+    def demote_one(self, keep: HeldContext | None = None) -> bool:
+        """Demotes the longest unused context, idle ones first, but not `keep`; False if none has pages."""
+        held = [context for context in self._contexts.values() if context.table is not None and context is not keep]
+        if not held:
+            return False
+        self.demote(min(held, key=_value))
+        self.num_demoted += 1
+        return True
+
+    # -------------------------------------------------------------------------------------------------------------
+
+    def _add(self, context: HeldContext) -> None:
+        self._contexts[context.context_id] = context
+        context.family.add(context)
+        context.used_at = next(self._uses)
+
+    def _fork(self, context: HeldContext, new_ids: list[str]) -> None:
+        for context_id in new_ids:
+            if context_id in self._contexts:
+                continue
+            new = HeldContext(context_id, context.account, context.salt, context.family, list(context.token_ids))
+            if context.table is not None:
+                new.table = self._kv.fork(context.table, context.num_computed)
+                new.num_computed = context.num_computed
+            self._add(new)
+
+    def _truncate(self, context: HeldContext, length: int) -> None:
+        del context.token_ids[length:]
+        if length < context.num_computed:
+            self._cut_pages(context, length)
+
+    def _cut_pages(self, context: HeldContext, num_tokens: int) -> None:
+        """Lets go of the pages after the first tokens, and of the room to grow."""
+        assert context.table is not None
+        self._kv.truncate(context.table, num_tokens)
+        context.num_computed = num_tokens
+        if not context.table.pages:
+            context.table = None
+
+    def _when_idle(self, context: HeldContext, act: Callable[[], None]) -> None:
+        if context.sequence is None:
+            act()
+        else:
+            context.deferred.append(act)
+
+
+def _value(context: HeldContext) -> tuple[bool, int]:
+    """Rises with what is lost by demoting."""
+    return context.sequence is not None, context.used_at

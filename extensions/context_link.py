@@ -1,0 +1,90 @@
+"""The engine's side of a live context, kept in step with it by unanswered commands."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from engine.client import EngineClient
+from engine.contexts.commands import (
+    AppendTokens,
+    ContextInfo,
+    ForkContext,
+    OpenContext,
+    ReleaseContexts,
+    TruncateContext,
+)
+from engine.errors import EngineStopped
+
+
+class ContextLink:
+    """What one engine process knows of a history. It is opened when it is first needed, and again in the next process.
+
+    Args:
+        engine: Where it is held.
+        account: Opaque label that the engine's KV meter charges.
+        salt: Prefix pages are shared only among contexts of the same salt.
+    """
+
+    def __init__(self, engine: EngineClient, *, account: str, salt: str) -> None:
+        self._engine = engine
+        self.account = account
+        self.salt = salt
+        self._context_id = ""
+        self._epoch = ""
+        self._num_sent = 0
+
+    def sync(self, token_ids: Sequence[int]) -> str:
+        """Makes the engine know a history that goes on from what it knows, and returns the context's id there.
+
+        Raises:
+            EngineStopped: No engine is there.
+        """
+        epoch = self._engine.info.epoch
+        if epoch != self._epoch:
+            self._context_id, self._epoch, self._num_sent = uuid.uuid4().hex, epoch, 0
+            self._engine.tell(OpenContext(self._context_id, self.account, self.salt))
+        if self._num_sent < len(token_ids):
+            self._engine.tell(AppendTokens(self._context_id, list(token_ids[self._num_sent :])))
+            self._num_sent = len(token_ids)
+        return self._context_id
+
+    def grow(self, length: int) -> None:
+        """The engine has added tokens by itself: it knows as many as this now."""
+        self._num_sent = length
+
+    def truncate(self, length: int) -> None:
+        """The history is cut."""
+        if self._epoch:
+            self._engine.tell(TruncateContext(self._context_id, length))
+            self._num_sent = min(self._num_sent, length)
+
+    def fork(self, token_ids: Sequence[int], count: int) -> list[ContextLink]:
+        """Links of as many copies of the history; without an engine they are opened later, each by itself."""
+        links = [ContextLink(self._engine, account=self.account, salt=self.salt) for _ in range(count)]
+        if self._engine.is_ready and token_ids:
+            context_id = self.sync(token_ids)
+            for link in links:
+                link._context_id, link._epoch = uuid.uuid4().hex, self._epoch
+                link._num_sent = self._num_sent
+            self._engine.tell(ForkContext(context_id, [link._context_id for link in links]))
+        return links
+
+    def lose(self) -> None:
+        """The engine does not know the context: it will be opened anew."""
+        self._epoch = ""
+
+    def release(self) -> None:
+        """The engine may forget it."""
+        if self._epoch:
+            self._engine.tell(ReleaseContexts([self._context_id]))
+            self._epoch = ""
+
+    async def describe(self) -> ContextInfo:
+        """What the engine holds of it: nothing where no engine knows it."""
+        if self._epoch:
+            try:
+                return await self._engine.describe_context(self._context_id)
+            except EngineStopped:
+                self._epoch = ""
+        return ContextInfo(length=0)

@@ -1,0 +1,53 @@
+"""Events of a request on a held context, and what they added to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from engine.client import EventStream
+from engine.errors import EngineError
+from engine.request import FinishReason, TokenEvent
+
+
+class HeldStream:
+    """Implements `engine.client.EventStream` around another, and writes down what its reader was given.
+
+    Attributes:
+        on_close: Called once, when the reader has closed the stream.
+        token_ids: Tokens given out so far.
+        has_failed: It ended with an error.
+        has_finished: The engine ended it by itself, without an error.
+    """
+
+    def __init__(self, stream: EventStream) -> None:
+        self._stream = stream
+        self.on_close: Callable[[], None] | None = None
+        self.token_ids: list[int] = []
+        self.has_failed = False
+        self.has_finished = False
+
+    def __aiter__(self) -> AsyncIterator[TokenEvent]:
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        try:
+            event = await self._stream.__anext__()
+        except EngineError:
+            self.has_failed = True
+            raise
+        self.token_ids += event.token_ids
+        if event.finish_reason is not None:
+            self.has_failed = event.finish_reason is FinishReason.ERROR
+            self.has_finished = not self.has_failed
+        return event
+
+    async def stop_sequence(self, index: int) -> None:
+        """See `EventStream.stop_sequence`."""
+        await self._stream.stop_sequence(index)
+
+    async def aclose(self) -> None:
+        """See `EventStream.aclose`."""
+        await self._stream.aclose()
+        on_close, self.on_close = self.on_close, None
+        if on_close is not None:
+            on_close()

@@ -1,0 +1,277 @@
+"""A token history whose KV is kept between generations: appended to, forked, rewound, continued.
+
+What the engine holds follows this object by unanswered commands, so that everything but computing returns at once. A
+new engine process is told the history again when something is computed next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.client import EngineClient
+from engine.contexts.commands import ContextInfo
+from engine.errors import SequenceNotFound
+from engine.request import GenerateRequest
+from engine.sampling.params import SamplingParams
+from engine.text.model import TextModel
+from extensions.context_link import ContextLink
+from extensions.generation import Generation
+from extensions.held_stream import HeldStream
+from extensions.output import GenerateOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a history to go back to.
+
+    Attributes:
+        length: Tokens before it.
+        fingerprint: Of those tokens.
+    """
+
+    length: int
+    fingerprint: bytes
+
+
+class LiveContext:
+    """One token history; made by `Runtime.open_context` and by `fork`.
+
+    Only one thing computes on a context at a time: everything that would change it meanwhile is refused. A generation
+    that fails leaves it as it was.
+
+    Attributes:
+        token_ids: The history; change it by the methods alone.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        text: TextModel,
+        token_ids: Sequence[int] = (),
+        *,
+        account: str = "",
+        salt: str = "",
+        link: ContextLink | None = None,
+    ) -> None:
+        self._engine = engine
+        self._text = text
+        self._link = ContextLink(engine, account=account, salt=salt) if link is None else link
+        self._is_busy = False
+        self._is_released = False
+        self.token_ids: list[int] = []
+        if link is None:
+            self.append(token_ids)
+        else:
+            self.token_ids += token_ids
+
+    @property
+    def length(self) -> int:
+        """Tokens in the history."""
+        return len(self.token_ids)
+
+    @property
+    def is_busy(self) -> bool:
+        """True while something computes on it."""
+        return self._is_busy
+
+    @property
+    def is_released(self) -> bool:
+        """True once `release` was called."""
+        return self._is_released
+
+    # -- changes ----------------------------------------------------------------------------------------------------
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Adds tokens; they are computed when somebody computes on the context.
+
+        Raises:
+            ValueError: The context is released or busy, or an id is outside of the vocabulary.
+        """
+        self._check()
+        self._check_ids(token_ids)
+        self.token_ids += token_ids
+
+    def fork(self, count: int = 1) -> list[LiveContext]:
+        """Copies of the context: they share all that is computed, and what is not will be computed once.
+
+        Raises:
+            ValueError: The context is released or busy, or `count` is not positive.
+        """
+        self._check()
+        if count < 1:
+            raise ValueError(f"a fork needs at least one copy, got {count}")
+        links = self._link.fork(self.token_ids, count)
+        return [LiveContext(self._engine, self._text, self.token_ids, link=link) for link in links]
+
+    def mark(self) -> Mark:
+        """The end of the history, to `rewind` to.
+
+        Raises:
+            ValueError: The context is released or busy.
+        """
+        self._check()
+        return Mark(self.length, _fingerprint(self.token_ids))
+
+    def rewind(self, mark: Mark) -> None:
+        """Goes back to a mark of this context, or of one that this was forked from.
+
+        Raises:
+            ValueError: The context is released or busy, or the history before the mark is another by now.
+        """
+        self._check()
+        if mark.length > self.length or _fingerprint(self.token_ids[: mark.length]) != mark.fingerprint:
+            raise ValueError("the history no longer begins with what the mark stands for")
+        self.truncate(mark.length)
+
+    def truncate(self, length: int) -> None:
+        """Cuts the history; pages after its new end are free at once.
+
+        Raises:
+            ValueError: The context is released or busy, or shorter.
+        """
+        self._check()
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length must be between 0 and {self.length}, got {length}")
+        if length < self.length:
+            del self.token_ids[length:]
+            self._link.truncate(length)
+
+    def forget(self, start: int, stop: int) -> None:
+        """Takes tokens out as if they had never been there: what follows is computed again.
+
+        Raises:
+            ValueError: The context is released or busy, or the span is not in the history.
+        """
+        self._check()
+        self._check_span(start, stop)
+        rest = self.token_ids[stop:]
+        self.truncate(start)
+        self.token_ids += rest
+
+    def release(self) -> None:
+        """Lets go of everything; what computes on it ends with `SequenceNotFound`. Idempotent."""
+        if not self._is_released:
+            self._is_released = True
+            self._link.release()
+
+    # -- computing --------------------------------------------------------------------------------------------------
+
+    async def generate(self, options: GenerateOptions) -> Generation:
+        """Continues the history; when the generation has ended, however it does, the history has its tokens.
+
+        Use the result as a context manager:
+
+            async with await context.generate(options) as generation:
+                async for step in generation:
+                    ...
+
+        Raises:
+            ValueError: The context is released, busy or empty, or `n` is not 1.
+            InvalidRequest: It can never be served (`ContextTooLong` if it does not fit).
+            QueueFull: Too many requests wait already.
+            EngineStopped: No engine is there.
+        """
+        self._check()
+        if not self.token_ids:
+            raise ValueError("the context is empty")
+        if options.n != 1:
+            raise ValueError("one context has one continuation: fork it for more")
+        if "" in options.stop:
+            raise ValueError("stop must not contain an empty string")
+        stream = await self._submit(options)
+        generation = Generation(stream, tuple(self.token_ids), options, self._text.tokenizer)
+        stream.on_close = lambda: self._take_in(stream, generation.usage.num_completion_tokens)
+        return generation
+
+    async def prefill(self) -> None:
+        """Computes what is pending.
+
+        Raises:
+            ValueError: The context is released or busy.
+            InvalidRequest: It does not fit.
+            QueueFull: Too many requests wait already.
+            EngineStopped: No engine is there, or it ended meanwhile.
+        """
+        self._check()
+        if not self.token_ids:
+            return
+        options = GenerateOptions(sampling=SamplingParams(max_tokens=0))
+        async with await self.generate(options) as generation:
+            async for _ in generation:
+                pass
+
+    async def info(self) -> ContextInfo:
+        """What the engine holds of it now.
+
+        Raises:
+            ValueError: The context is released.
+        """
+        if self._is_released:
+            raise ValueError("the context is released")
+        return msgspec.structs.replace(await self._link.describe(), length=self.length)
+
+    async def _submit(self, options: GenerateOptions) -> HeldStream:
+        """Hands the work to the engine; a context that it lost is opened again, once."""
+        self._is_busy = True
+        try:
+            try:
+                stream = await self._engine.submit(self._request(options))
+            except SequenceNotFound:
+                self._link.lose()
+                stream = await self._engine.submit(self._request(options))
+        except BaseException:
+            self._is_busy = False
+            raise
+        return HeldStream(stream)
+
+    def _request(self, options: GenerateOptions) -> GenerateRequest:
+        return GenerateRequest(
+            request_id=uuid.uuid4().hex,
+            context_id=self._link.sync(self.token_ids),
+            prompt_ids=[],
+            sampling=options.sampling,
+            account=self._link.account,
+            salt=self._link.salt,
+            priority=options.priority,
+            prompt_logprobs=options.prompt_logprobs,
+            constraint=options.constraint,
+        )
+
+    def _take_in(self, stream: HeldStream, num_tokens: int) -> None:
+        """Adds what was generated, up to where the text ended; the engine may be further."""
+        self._is_busy = False
+        num_kept = 0 if stream.has_failed else num_tokens
+        is_whole = stream.has_finished and num_kept == len(stream.token_ids)
+        self.token_ids += stream.token_ids[:num_kept]
+        if self._is_released:
+            return
+        self._link.grow(self.length)
+        if not is_whole:
+            self._link.truncate(self.length)
+
+    def _check(self) -> None:
+        if self._is_released:
+            raise ValueError("the context is released")
+        if self._is_busy:
+            raise ValueError("something computes on the context already")
+
+    def _check_ids(self, token_ids: Sequence[int]) -> None:
+        if not token_ids:
+            return
+        size = self._engine.info.vocab_size if self._engine.is_ready else self._text.tokenizer.vocab_size
+        if min(token_ids) < 0 or max(token_ids) >= size:
+            raise ValueError(f"token ids must be between 0 and {size - 1}")
+
+    def _check_span(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.length:
+            raise ValueError(f"a span must lie within 0 and {self.length}, got {start} to {stop}")
+
+
+def _fingerprint(token_ids: Sequence[int]) -> bytes:
+    return hashlib.blake2b(array("q", token_ids).tobytes(), digest_size=16).digest()

@@ -1,0 +1,70 @@
+"""Held contexts of a scripted engine: histories, and nothing computed."""
+
+from __future__ import annotations
+
+from engine.contexts.commands import (
+    AppendTokens,
+    ContextCommand,
+    ContextInfo,
+    ForkContext,
+    OpenContext,
+    ReleaseContexts,
+    TruncateContext,
+)
+from engine.errors import SequenceNotFound
+from engine.messages import decode_command, encode
+
+
+class ScriptedContexts:
+    """Does what the engine's registry does to histories.
+
+    Attributes:
+        histories: Token ids by context; a test may look here for what is still held.
+        num_opened: Contexts there ever were.
+    """
+
+    def __init__(self) -> None:
+        self.histories: dict[str, list[int]] = {}
+        self.num_opened = 0
+
+    def obey(self, command: ContextCommand) -> None:
+        """Does as told; what names no context is ignored."""
+        # What cannot cross to an engine process must fail here too.
+        assert decode_command(encode(command)) == command
+        match command:
+            case OpenContext(context_id):
+                self._add(context_id, [])
+            case AppendTokens(context_id, token_ids) if context_id in self.histories:
+                self.histories[context_id] += token_ids
+            case ForkContext(context_id, new_ids) if context_id in self.histories:
+                for new_id in new_ids:
+                    self._add(new_id, self.histories[context_id])
+            case TruncateContext(context_id, length) if context_id in self.histories:
+                del self.histories[context_id][length:]
+            case ReleaseContexts(context_ids):
+                for context_id in context_ids:
+                    self.histories.pop(context_id, None)
+
+    def history(self, context_id: str) -> list[int]:
+        """The tokens of one context, as they are kept.
+
+        Raises:
+            SequenceNotFound: There is none.
+        """
+        if context_id not in self.histories:
+            raise SequenceNotFound("no such context")
+        return self.histories[context_id]
+
+    def describe(self, context_id: str) -> ContextInfo:
+        """Says that everything but the last token is computed."""
+        length = len(self.histories.get(context_id, ()))
+        computed = max(0, length - 1)
+        pages = -(-computed // 16)
+        return ContextInfo(
+            length=length, num_computed=computed, num_pages=pages, residency="device" if pages else "tokens"
+        )
+
+    def _add(self, context_id: str, token_ids: list[int]) -> None:
+        assert context_id not in self.histories, "context ids are unique"
+        self.histories[context_id] = list(token_ids)
+        self.num_opened += 1
