@@ -24,7 +24,7 @@ INSTALL := $(BIN)/python -m pip install --constraint constraints.txt $(PIP_ARGS)
 NATIVE := engine/native
 NATIVE_SOURCES := setup.py MANIFEST.in $(wildcard $(NATIVE)/src/* $(NATIVE)/building/*.py)
 
-.PHONY: help serve test lint types imports pytest docs bench model sanitize wheel install dev format clean distclean
+.PHONY: help serve test lint types imports pytest docs bench model clients sanitize wheel install dev format clean distclean
 
 help: ## List what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ format: dev ## Rewrite the code in the project's format
 
 model: install ## Fetch MODEL into the model store
 	@$(BIN)/wye models pull $(MODEL)
+
+clients: dev ## Install the client libraries that the tests try the server with
+	$(BIN)/python -m tests.e2e.clients.installing
 
 sanitize: ## Run the native step under the address, undefined-behaviour and thread sanitizers
 	$(MAKE) --no-print-directory -C $(NATIVE)/sanitize

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from docs.pages import ROOT, pages
 from docs.tables_cli import cli_reference, exit_code_table
+from docs.tables_clients import clients_table
 from docs.tables_gateway import error_table, metric_table, settings_table
 from docs.tables_project import catalog_table, make_table
 from docs.tables_quality import quality
@@ -20,6 +21,7 @@ from docs.tables_results import results
 PARTS: Mapping[str, Callable[[], str]] = {
     "catalog": catalog_table,
     "cli": cli_reference,
+    "clients": clients_table,
     "errors": error_table,
     "exits": exit_code_table,
     "make": make_table,

@@ -2,7 +2,8 @@
 
 A fenced `bash` or `python` block is an example. The fenced block that follows `<!-- output -->` is what it must print;
 `...` stands for anything within the output. An example that cannot run in a test (it needs a GPU, say) follows
-`<!-- not run: REASON -->`. Each example runs on its own, in the checkout, with `.venv/bin` on the path.
+`<!-- not run: REASON -->`. Each example runs on its own, in the checkout, with `.venv/bin` on the path; but one that
+follows `<!-- client: NAME -->` runs where that library is installed, in `tests/e2e/clients`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _FENCE = re.compile(
     r"(?:^<!-- (?P<note>[^>]*) -->\n+)?^```(?P<kind>[a-z]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
 _NOT_RUN = "not run: "
+_CLIENT = "client: "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,10 +74,16 @@ def examples_of(text: str, page: str) -> list[Example]:
             if not found or found[-1].output is not None:
                 raise ValueError(f"{page}:{line}: output of which example?")
             found[-1] = replace(found[-1], output=match["text"])
-        elif match["kind"] in ("bash", "python"):
+        elif match["kind"] in ("bash", "python") and not note.startswith(_CLIENT):
             not_run = note.removeprefix(_NOT_RUN) if note.startswith(_NOT_RUN) else None
             found.append(Example(page=page, line=line, kind=match["kind"], text=match["text"], not_run=not_run))
     return found
+
+
+def client_examples(text: str) -> dict[str, str]:
+    """The examples of a page that are of other libraries, by the libraries' names."""
+    notes = ((match, (match["note"] or "").strip()) for match in _FENCE.finditer(text))
+    return {note.removeprefix(_CLIENT): match["text"] for match, note in notes if note.startswith(_CLIENT)}
 
 
 def run_example(example: Example, *, port: int, environment: Mapping[str, str]) -> str:

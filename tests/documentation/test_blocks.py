@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.documentation.blocks import Example, examples_of, expected, matches, run_example
+from tests.documentation.blocks import Example, client_examples, examples_of, expected, matches, run_example
 
 PAGE = """
 # Title
@@ -34,6 +34,12 @@ def test_examples_come_with_their_output_and_their_reason() -> None:
     assert (shell.kind, shell.text, shell.output, shell.not_run) == ("bash", "echo one\n", "one\n", None)
     assert (python.kind, python.output, python.not_run) == ("python", None, "needs a GPU")
     assert shell.id == "page.md:5"
+
+
+def test_examples_of_client_libraries_are_found_by_name_and_not_run_here() -> None:
+    page = "<!-- client: node -->\n```js\nlet x;\n```\n\n<!-- client: agents -->\n```python\nx = 1\n```\n"
+    assert client_examples(page) == {"node": "let x;\n", "agents": "x = 1\n"}
+    assert not examples_of(page, "page.md")
 
 
 def test_an_output_without_an_example_is_refused() -> None:

@@ -57,7 +57,7 @@ def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSer
     if ModelStore(Path(os.environ.get("WYE_HOME") or CHECKOUT / ".wye")).find("smollm2-135m") is None:
         pytest.skip("smollm2-135m is not in the model store: run `make model`")
     log_path = tmp_path_factory.mktemp("server") / "log"
-    args = ["--served-model-name", MODEL, "--kv-pages", "256"]
+    args = ["--served-model-name", MODEL, "--served-model-name", "smollm2-135m", "--kv-pages", "256"]
     with running_server("smollm2-135m", args=args, log_path=log_path) as running:
         yield running
 

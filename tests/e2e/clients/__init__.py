@@ -1,0 +1,1 @@
+"""Client libraries, each in an environment of its own, against running servers."""
