@@ -16,7 +16,8 @@ class EngineStats(msgspec.Struct, kw_only=True):
         num_cached_pages: Pages that only the prefix cache holds (evictable).
         num_steps: Steps run.
         num_prefill_tokens: Prompt tokens computed (cache hits not counted).
-        num_decode_tokens: Tokens sampled.
+        num_decode_tokens: Output tokens.
+        num_forced_tokens: Those among them that were not drawn, because a constraint allowed nothing else.
         num_cached_tokens: Prompt tokens taken from the prefix cache.
         num_prompt_tokens: Prompt tokens of admitted requests, cached or not.
         num_preemptions: Sequences that gave their pages back and waited again.
@@ -32,6 +33,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     num_steps: int = 0
     num_prefill_tokens: int = 0
     num_decode_tokens: int = 0
+    num_forced_tokens: int = 0
     num_cached_tokens: int = 0
     num_prompt_tokens: int = 0
     num_preemptions: int = 0

@@ -132,12 +132,14 @@ def test_forced_tokens_take_fewer_steps_and_change_nothing(model: Path, step: St
     with open_loop(model, step=step) as loop:
         before = loop.stats.num_steps
         first = results(run_events(loop, [skipped]))["skipped", 0]
-        between = loop.stats.num_steps
+        between, num_forced = loop.stats.num_steps, loop.stats.num_forced_tokens
         second = results(run_events(loop, [drawn]))["drawn", 0]
         after = loop.stats.num_steps
+        assert loop.stats.num_forced_tokens == num_forced
     assert Tokenizer.load(model).decode(first[0]) == Tokenizer.load(model).decode(second[0])
     assert first[2] is second[2] is FinishReason.STOP
     assert between - before < (after - between) / 2
+    assert len(first[0]) / 2 < num_forced < len(first[0])
 
 
 @pytest.mark.parametrize("engine", [{"num_pages": 12, "max_num_seqs": 5, "max_batch_tokens": 24}, {"overlap": False}])

@@ -62,6 +62,7 @@ async def test_the_engine_speaks_for_itself(engine: ScriptedEngine) -> None:
         num_used_pages=25,
         num_cached_pages=10,
         num_decode_tokens=7,
+        num_forced_tokens=2,
         num_cached_tokens=64,
         num_prompt_tokens=128,
         num_finished={"stop": 4, "abort": 1},
@@ -73,6 +74,7 @@ async def test_the_engine_speaks_for_itself(engine: ScriptedEngine) -> None:
     assert seen["wye_kv_usage_ratio"] == 0.25
     assert seen["wye_kv_cached_pages"] == 10
     assert seen["wye_engine_decode_tokens_total"] == 7
+    assert seen["wye_engine_forced_tokens_total"] == 2
     assert seen["wye_prefix_cache_hit_tokens_total"] == 64
     assert seen["wye_prefix_cache_query_tokens_total"] == 128
     assert seen["wye_engine_finished_total,reason=stop"] == 4
