@@ -36,6 +36,9 @@ UNTOLD = [positive_data_acceptance]
 PLAIN: dict[str, Body] = {
     "POST /v1/chat/completions": chat(),
     "POST /v1/completions": text(),
+    "POST /v1/embeddings": {"input": "hi"},
+    "POST /score": {"text_1": "hi", "text_2": ["there"]},
+    "POST /rerank": {"query": "hi", "documents": ["there", {"text": "here"}]},
     "POST /v1/responses": ask(),
     "POST /v1/responses/input_tokens": ask(),
     "POST /v1/chat/completions/render": chat(),
