@@ -76,9 +76,11 @@ class ProgramInvalid(ProgramError):
 
     Attributes:
         diagnostics: Every problem that was found, in the order of lines.
+        param: The caller's field that brought the script.
     """
 
     code = "program_invalid"
+    param = "source"
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         shown = "; ".join(str(one) for one in diagnostics[:3])

@@ -11,23 +11,47 @@ from engine.text.model import TextModel
 from extensions.context import Context
 from extensions.embedding import Embedding, embed
 from extensions.live_context import LiveContext
+from extensions.programs.limits import ProgramLimits
+from extensions.programs.program import Program
+from extensions.programs.request import ProgramRequest
+from extensions.programs.run import ProgramRun
+from extensions.programs.service import Programs
+from extensions.sandbox.pool import PoolOptions
 
 
 class Runtime:
     """One engine and the text side of its model. Safe for many concurrent users of one event loop.
 
-    It owns neither: whoever made the engine client closes it.
+    It owns neither: whoever made the engine client closes it. It owns the processes that programs run in, which are
+    started with the first program and ended by `aclose`.
 
-    Attributes:
+    Args:
         engine: The engine's door.
         text: Tokenizer and chat template of the same model.
         pooling: Which hidden states make an embedding.
+        limits: The most that a program may use, and what it may use if it asks for nothing.
+        sandbox: How many processes run programs.
+
+    Attributes:
+        engine: See above.
+        text: See above.
+        pooling: See above.
+        programs: Checks and runs programs.
     """
 
-    def __init__(self, engine: EngineClient, text: TextModel, pooling: Pooling = Pooling.MEAN) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        text: TextModel,
+        pooling: Pooling = Pooling.MEAN,
+        *,
+        limits: ProgramLimits | None = None,
+        sandbox: PoolOptions | None = None,
+    ) -> None:
         self.engine = engine
         self.text = text
         self.pooling = pooling
+        self.programs = Programs(engine, text, limits=limits, pool=sandbox)
 
     def context(self, prompt_ids: Sequence[int], *, account: str = "", salt: str = "") -> Context:
         """Starts a token history. Costs nothing until it generates.
@@ -57,6 +81,53 @@ class Runtime:
             ValueError: An id is outside of the vocabulary.
         """
         return LiveContext(self.engine, self.text, token_ids, account=account, salt=salt)
+
+    async def check_program(self, source: str) -> Program:
+        """Checks a script: size, syntax, header, types. A known one costs nothing; nothing of it runs.
+
+        Raises:
+            ProgramInvalid: It must not run; every problem with line and column.
+            SandboxUnavailable: It cannot be checked now.
+        """
+        return await self.programs.check(source)
+
+    async def run_program(
+        self,
+        program: Program,
+        request: ProgramRequest,
+        *,
+        limits: ProgramLimits | None = None,
+        account: str = "",
+        salt: str = "",
+    ) -> ProgramRun:
+        """Starts a program; close what it returns, however it ends:
+
+            async with await runtime.run_program(program, request) as run:
+                async for event in run:
+                    ...
+                outcome = run.outcome
+
+        Args:
+            program: From `check_program`.
+            request: What it answers.
+            limits: What it may use, from `programs.limits.narrowed`; the most there is if left out.
+            account: Opaque label that the engine's KV meter charges.
+            salt: Prefix pages are shared only among contexts of the same salt.
+
+        Raises:
+            ArgumentsInvalid: The request's arguments do not fit the program.
+            SandboxUnavailable: There are no processes for scripts.
+            EngineStopped: No engine is there.
+        """
+
+        def open_context() -> LiveContext:
+            return self.open_context(account=account, salt=salt)
+
+        return await self.programs.start(program, request, limits=limits, open_context=open_context)
+
+    async def aclose(self) -> None:
+        """Ends all programs and their processes. Idempotent."""
+        await self.programs.aclose()
 
     @property
     def info(self) -> EngineInfo:

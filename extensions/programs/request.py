@@ -15,7 +15,7 @@ class ProgramRequest:
 
     Attributes:
         messages: Chat messages as chat templates take them; empty for a text completion.
-        prompt: Text of a text completion, or its token ids.
+        prompt: Text of a text completion, or its token ids; empty for a chat.
         model: The name that the client used.
         params: The client's sampling fields that were set, under their wire names.
         tools: Tools as chat templates take them.
@@ -26,7 +26,7 @@ class ProgramRequest:
     """
 
     messages: Sequence[Mapping[str, Any]] = ()
-    prompt: str | Sequence[int] | None = None
+    prompt: str | Sequence[int] = ""
     model: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     tools: Sequence[Mapping[str, Any]] = ()

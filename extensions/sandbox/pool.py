@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -77,7 +78,7 @@ class WorkerPool:
             type_check=stubs is not None,
             type_check_stubs=stubs,
             type_check_format="json",
-            os_policy={"sleep": "zero", "process_time": "zero"},
+            os_policy={"sleep": "system", "sleep_system_max": math.inf},
         )
         try:
             await session.__aenter__()

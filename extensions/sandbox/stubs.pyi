@@ -28,8 +28,8 @@ class Request:
 
     messages: list[dict[str, Any]]
     """Chat messages; empty for a text completion."""
-    prompt: str | list[int] | None
-    """Text or token ids of a text completion."""
+    prompt: str | list[int]
+    """Text or token ids of a text completion; empty for a chat."""
     model: str
     """The name that the client used."""
     params: dict[str, Any]
@@ -112,52 +112,6 @@ class Completion:
     exec_path: Literal["fused", "device", "host"]
     """Which lane computed it."""
 
-class Distribution:
-    """What the model expects next."""
-
-    candidates: list[Candidate]
-    """Likeliest first."""
-    omitted_mass: float
-    """Probability of all tokens that are not among the candidates."""
-    entropy: float
-    """Of the whole distribution, in nats."""
-
-class Step:
-    """Where a generation stands: what could come next, or its end."""
-
-    finished: bool
-    """True once there is no next token; then `token` is -1 and there are no candidates."""
-    finish_reason: Literal["stop", "length"] | None
-    """Why, once finished."""
-    token: int
-    """What the sampler would take."""
-    text: str
-    """Text of that token alone."""
-    entropy: float
-    """Of the whole distribution, in nats."""
-    omitted_mass: float
-    """Probability of all tokens that are not among the candidates."""
-    candidates: list[Candidate]
-    """Likeliest first, as many as `top` says."""
-
-class Generation:
-    """A generation whose every step the script decides."""
-
-    async def step(self, n: int = 1) -> Step:
-        """Takes the sampler's own choice for the step before, unless one was chosen, and shows the next.
-
-        With `n` above 1 the sampler takes the tokens between; what is shown is the last of the n.
-        """
-
-    async def choose(self, token: int) -> None:
-        """Says which token comes next instead of the one that `step` showed."""
-
-    async def ban(self, tokens: Sequence[int]) -> None:
-        """Forbids tokens for the rest of the generation."""
-
-    async def stop(self) -> None:
-        """Ends it; the step that was shown last is not taken."""
-
 class Mark:
     """A place in a history, to come back to."""
 
@@ -175,7 +129,7 @@ class ContextInfo(NamedTuple):
     residency: Literal["device", "tokens"]
     """`tokens` if it must be computed anew when it is next used."""
     recomputable: bool
-    """Whether it can be: false once `hide` or `drop` has edited it."""
+    """Whether it can be."""
 
 class Context:
     """A token history with its KV. Handles are virtual: a script never sees a page."""
@@ -186,8 +140,9 @@ class Context:
     async def append(self, content: str | Sequence[int] | Sequence[Mapping[str, Any]]) -> None:
         """Adds chat messages, text or token ids. Nothing is computed before it is needed.
 
-        Messages are written as the model's chat template writes them after what is there; the answer's opening is
-        added when something is generated. Text and token ids are added as they are.
+        Messages are written as the model's chat template writes them behind what is there; what the model said before
+        stays as it said it. The opening of the next answer is added when something is generated, or when text follows:
+        text behind messages is the beginning of the answer to them. Token ids are added as they are.
         """
 
     async def prefill(self) -> None:
@@ -207,12 +162,6 @@ class Context:
 
     async def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens."""
-
-    async def hide(self, start: int, stop: int) -> None:
-        """Later tokens do not attend to these; what was computed while they were seen stays as it is."""
-
-    async def drop(self, start: int, stop: int) -> None:
-        """The same, and their memory is freed; positions stay."""
 
     async def forget(self, start: int, stop: int) -> None:
         """Takes tokens out as if they had never been there; what follows them is computed anew."""
@@ -250,48 +199,6 @@ class Context:
         recommendation. `template_stops=False` lets the model go on past its own end tokens. `emit` streams the text
         as part of the answer.
         """
-
-    async def generation(
-        self,
-        *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        presence_penalty: float | None = None,
-        frequency_penalty: float | None = None,
-        repetition_penalty: float | None = None,
-        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
-        min_tokens: int | None = None,
-        seed: int | None = None,
-        stop_token_ids: Sequence[int] | None = None,
-        template_stops: bool = True,
-        constrain: Constrain | None = None,
-        top: int = 64,
-        need_mass: float = 0.0,
-    ) -> Generation:
-        """Begins a generation whose every step the script decides.
-
-        `top` is how many candidates a step shows; `need_mass` shows more until they have that much probability.
-        """
-
-    async def next(self, *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> Distribution:
-        """The distribution at the end of the history, without drawing from it."""
-
-    async def score(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probability of each token of each text if it came next; the context stays as it is."""
-
-    async def choose(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> Choice:
-        """Which of the texts the model expects most."""
-
-class Choice(NamedTuple):
-    """The model's choice among texts."""
-
-    best: int
-    """Index of the likeliest."""
-    probabilities: list[float]
-    """Of each, normalised over all of them."""
 
 class Model:
     """What is served."""

@@ -1,0 +1,153 @@
+"""One generation of a script, from its arguments to a `Completion`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from engine.errors import ContextTooLong, EngineStopped
+from extensions.output import GenerateOptions, TokenText
+from extensions.programs.faults import invalid
+from extensions.programs.options import Asked, flag, read_logprobs, read_options
+from extensions.programs.planner import Lane
+from extensions.programs.scope import RunScope
+
+if TYPE_CHECKING:
+    from extensions.live_context import LiveContext
+
+
+class Usage(NamedTuple):
+    """See `Usage` in the stubs."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+class Candidate(NamedTuple):
+    """See `Candidate` in the stubs."""
+
+    token: int
+    text: str
+    logprob: float
+
+
+class TokenLogprob(NamedTuple):
+    """See `TokenLogprob` in the stubs."""
+
+    token: int
+    text: str
+    logprob: float
+    top: list[Candidate]
+
+
+class Completion:
+    """What a generation made; see the stubs."""
+
+    def __init__(
+        self,
+        *,
+        text: str,
+        tokens: list[int],
+        finish_reason: Literal["stop", "length"],
+        logprobs: Sequence[TokenText],
+        shows_logprobs: bool,
+        usage: Usage,
+        exec_path: Lane,
+    ) -> None:
+        self.text = text
+        self.tokens = tokens
+        self.finish_reason = finish_reason
+        self.mean_logprob = sum(one.logprob or 0.0 for one in logprobs) / max(len(logprobs), 1)
+        self.logprobs = [_shown(one) for one in logprobs] if shows_logprobs else []
+        self.usage = usage
+        self.exec_path = exec_path
+
+
+def _shown(token: TokenText) -> TokenLogprob:
+    top = [Candidate(one.token_id, one.text, one.logprob) for one in token.top]
+    return TokenLogprob(token.token_id, token.text, token.logprob or 0.0, top)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerateFields:
+    """What a script asked of one generation.
+
+    Attributes:
+        asked: What the engine is told.
+        logprobs: Alternatives a token that the script wants to see.
+        emit: Its text is part of the answer.
+    """
+
+    asked: Asked
+    logprobs: int | None
+    emit: bool
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any], scope: RunScope, *, logprobs: object, emit: object) -> GenerateFields:
+        """Checks the arguments.
+
+        Raises:
+            ValueError: One is not what it must be (`invalid_argument`, `constraint_invalid`).
+        """
+        return cls(
+            asked=read_options(fields, scope.engine.info), logprobs=read_logprobs(logprobs), emit=flag(emit, "emit")
+        )
+
+    def options(self, scope: RunScope, length: int) -> GenerateOptions:
+        """For a history of that length. It may generate one token more than the run has left, which ends the run.
+
+        Raises:
+            ContextTooLong: There is no room for a token.
+            InvalidRequest: A value is out of its range.
+        """
+        limit_tokens = scope.engine.info.limit_tokens
+        if length >= limit_tokens:
+            raise ContextTooLong(limit_tokens, length, None)
+        logprobs = 0 if self.logprobs is None and scope.wants_logprobs else self.logprobs
+        num_left = min(limit_tokens - length, scope.guard.decode_left + 1)
+        options = self.asked.options(num_left=num_left, logprobs=logprobs)
+        options.sampling.validate(scope.engine.info.vocab_size)
+        return options
+
+
+async def run_generation(scope: RunScope, live: LiveContext, fields: GenerateFields, num_pending: int) -> Completion:
+    """Continues a history to a stop.
+
+    Raises:
+        EngineError: The engine refuses it or gives it up; the history is as it was.
+    """
+    if live.length == 0:
+        raise invalid("the context is empty: there is nothing to go on from")
+    lane = scope.planned().lane
+    start = live.length
+    texts: list[str] = []
+    tokens: list[TokenText] = []
+    finish_reason: Literal["stop", "length"] = "stop"
+    guard = scope.guard
+    guard.usage.num_generations += 1
+    async with await live.generate(fields.options(scope, start)) as generation:
+        async for step in generation:
+            guard.count_decode(len(step.token_ids))
+            texts.append(step.text)
+            tokens += step.tokens
+            if fields.emit:
+                await scope.emit(step.text)
+            if step.finish_reason == "abort":
+                raise EngineStopped("the engine gave a generation up")
+            if step.finish_reason is not None:
+                finish_reason = step.finish_reason
+    usage = generation.usage
+    guard.usage.num_cached_tokens += min(usage.num_cached_tokens, num_pending)
+    text = "".join(texts)
+    scope.last_finish = (text, finish_reason)
+    return Completion(
+        text=text,
+        tokens=live.token_ids[start:],
+        finish_reason=finish_reason,
+        logprobs=tokens,
+        shows_logprobs=fields.logprobs is not None,
+        usage=Usage(usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_completion_tokens),
+        exec_path=lane,
+    )

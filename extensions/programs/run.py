@@ -1,0 +1,212 @@
+"""A running program: events as they come, then an outcome or an error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from extensions.errors import RunCancelled, ScriptLimitExceeded
+from extensions.programs.given import ScriptRequest
+from extensions.programs.guard import Guard
+from extensions.programs.limits import ProgramLimits
+from extensions.programs.lm import ScriptLM
+from extensions.programs.program import Program
+from extensions.programs.request import LogWritten, ProgramOutcome, ProgramRequest, ProgramUsage, RunEvent, TextEmitted
+from extensions.programs.results import read_result
+from extensions.programs.scope import RunScope
+from extensions.sandbox.host import ScriptHost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from engine.client import EngineClient
+    from engine.text.model import TextModel
+    from extensions.live_context import LiveContext
+    from extensions.sandbox.pool import WorkerPool
+
+MAX_WAITING_EVENTS = 256
+"""Events that may wait for their reader; a script that emits more waits."""
+
+
+class ProgramRun:
+    """One run of a program; made by `Runtime.run_program`. Iterate once, then read the outcome:
+
+        async with await runtime.run_program(program, request, limits=limits) as run:
+            async for event in run:
+                ...
+            outcome = run.outcome
+
+    However it ends, its generations end and its contexts are free within one step, before the iteration ends.
+
+    Attributes:
+        program: What runs.
+        request: What it answers.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        request: ProgramRequest,
+        args: Mapping[str, Any],
+        *,
+        limits: ProgramLimits,
+        engine: EngineClient,
+        text: TextModel,
+        pool: WorkerPool,
+        open_context: Callable[[], LiveContext],
+    ) -> None:
+        """Starts it.
+
+        Raises:
+            EngineStopped: No engine is there.
+        """
+        self.program = program
+        self.request = request
+        self._guard = Guard(limits)
+        self._logs: list[str] = []
+        self._waiting: deque[RunEvent] = deque()
+        self._changed = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._error: BaseException | None = None
+        self._outcome: ProgramOutcome | None = None
+        self._is_closed = False
+        self._scope = RunScope(
+            engine,
+            text,
+            request,
+            self._guard,
+            open_context=open_context,
+            send=self._send,
+            wants_logprobs="mean_logprob" in program.source,
+        )
+        self._host = ScriptHost(pool, self._guard, self._on_print)
+        self._request = ScriptRequest(request, args)
+        self._task = asyncio.ensure_future(self._run())
+        self._task.add_done_callback(lambda _: self._changed.set())
+        self._guard.on_failure = self._task.cancel
+
+    # -- for its reader ---------------------------------------------------------------------------------------------
+
+    @property
+    def usage(self) -> ProgramUsage:
+        """What it used up to now."""
+        usage = self._guard.usage
+        if not self._task.done():
+            usage.wall_s = self._guard.elapsed_s
+        return usage
+
+    @property
+    def logs(self) -> str:
+        """What it printed up to now."""
+        return "".join(self._logs)
+
+    @property
+    def outcome(self) -> ProgramOutcome:
+        """What came of it, once the iteration has ended; raises RuntimeError before."""
+        if self._outcome is None:
+            raise RuntimeError("the program has not ended, or it failed")
+        return self._outcome
+
+    def __aiter__(self) -> ProgramRun:
+        return self
+
+    async def __anext__(self) -> RunEvent:
+        """Waits for the next event.
+
+        Raises:
+            ScriptError: The script raised.
+            ScriptLimitExceeded: It reached a limit.
+            ScriptCrashed: Its process died.
+            RunCancelled: Somebody else closed the run.
+            SandboxUnavailable: There is no process to run it in.
+            EngineStopped: The engine is gone.
+        """
+        while not self._waiting:
+            if self._task.done():
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        event = self._waiting.popleft()
+        if len(self._waiting) < MAX_WAITING_EVENTS:
+            self._has_room.set()
+        return event
+
+    async def result(self) -> ProgramOutcome:
+        """Reads all events and returns the outcome. Raises what the iteration raises, and closes the run."""
+        async with self:
+            async for _ in self:
+                pass
+            return self.outcome
+
+    async def aclose(self) -> None:
+        """Ends it if it still runs, and waits until all that it held is free. Idempotent."""
+        if not self._is_closed and not self._task.done():
+            self._is_closed = True
+            self._guard.fail(RunCancelled("The program's run was closed before its end"))
+            self._task.cancel()
+        await asyncio.shield(asyncio.gather(self._task, return_exceptions=True))
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Calls back once the run has ended and all that it held is free."""
+        self._task.add_done_callback(lambda _: callback())
+
+    async def __aenter__(self) -> ProgramRun:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # -- the run itself ---------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        guard = self._guard
+        clock = asyncio.get_running_loop().call_later(guard.limits.wall_s, self._out_of_time)
+        try:
+            text = await self._host.run(self.program.source, self._request, ScriptLM(self._scope))
+            read = read_result(text, self._scope)
+            if read.rest:
+                guard.count_output(len(read.rest.encode("utf-8", "replace")))
+                self._put(TextEmitted(read.rest))
+            guard.usage.wall_s = guard.elapsed_s
+            self._outcome = read.outcome(self._scope, self.logs)
+        except asyncio.CancelledError:
+            self._error = guard.failure or RunCancelled("The program's run was cancelled")
+        except Exception as error:
+            self._error = guard.failure or error
+        finally:
+            clock.cancel()
+            guard.usage.wall_s = guard.elapsed_s
+            self._scope.release_all()
+            self._has_room.set()
+
+    def _out_of_time(self) -> None:
+        self._guard.fail(ScriptLimitExceeded("wall_s", self._guard.elapsed_s, self._guard.limits.wall_s))
+
+    async def _send(self, event: RunEvent) -> None:
+        while len(self._waiting) >= MAX_WAITING_EVENTS and not self._is_closed:
+            self._has_room.clear()
+            await self._has_room.wait()
+        self._put(event)
+
+    def _put(self, event: RunEvent) -> None:
+        self._waiting.append(event)
+        self._changed.set()
+
+    def _on_print(self, text: str) -> None:
+        if self._guard.failure is not None:
+            return
+        try:
+            self._guard.count_log(len(text.encode("utf-8", "replace")))
+        except Exception:  # the run has been ended by it
+            return
+        self._logs.append(text)
+        self._put(LogWritten(text))

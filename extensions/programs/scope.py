@@ -1,0 +1,141 @@
+"""What all handles of one run share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.text.errors import InvalidText
+from engine.text.model import TextModel
+from extensions.programs.faults import fault, invalid
+from extensions.programs.guard import Guard
+from extensions.programs.planner import Feature, PathRecord, Plan, is_slower, plan
+from extensions.programs.request import EventEmitted, ProgramRequest, RunEvent, TextEmitted
+from extensions.programs.transcript import ChatWriter
+
+if TYPE_CHECKING:
+    from engine.client import EngineClient
+    from extensions.live_context import LiveContext
+    from extensions.programs.contexts import ScriptContext
+
+INLINE_CHARS = 8_192
+"""Longer text is tokenised in a thread, so that other requests go on meanwhile."""
+
+
+class RunScope:
+    """One run: whom it works for, what it may use, what it holds, where its output goes.
+
+    Attributes:
+        engine: The engine's door.
+        text: The model's text side.
+        request: What it answers.
+        guard: Counts what it uses.
+        paths: Lanes it took.
+        writer: Writes its messages.
+        wants_logprobs: The script reads `mean_logprob`, so every generation reports log-probabilities.
+        emitted: Text that was sent so far.
+        last_finish: Text and finish reason of the generation that ended last.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        text: TextModel,
+        request: ProgramRequest,
+        guard: Guard,
+        *,
+        open_context: Callable[[], LiveContext],
+        send: Callable[[RunEvent], Awaitable[None]],
+        wants_logprobs: bool,
+    ) -> None:
+        self.engine = engine
+        self.text = text
+        self.request = request
+        self.guard = guard
+        self.paths = PathRecord()
+        self.wants_logprobs = wants_logprobs
+        self.emitted: list[str] = []
+        self.last_finish: tuple[str, str] = ("", "stop")
+        self.generating = asyncio.Semaphore(guard.limits.generations)
+        self.writer = ChatWriter(
+            text.chat_template, text.tokenizer, frozenset(engine.info.eos_token_ids), request.tools
+        )
+        self._open_context = open_context
+        self._send = send
+        self._contexts: set[ScriptContext] = set()
+
+    def open_context(self) -> LiveContext:
+        """A new context, not yet counted."""
+        return self._open_context()
+
+    def keep(self, context: ScriptContext) -> None:
+        """Releases a context with the run, if the script does not before."""
+        self._contexts.add(context)
+
+    def drop(self, context: ScriptContext) -> None:
+        """A context that was released."""
+        if context in self._contexts:
+            self._contexts.discard(context)
+            self.guard.close_context()
+
+    def release_all(self) -> None:
+        """Lets go of every context."""
+        for context in list(self._contexts):
+            context.let_go()
+
+    @property
+    def num_contexts(self) -> int:
+        """Contexts it holds."""
+        return len(self._contexts)
+
+    def planned(self, *features: Feature) -> Plan:
+        """The lane for work that uses these features; taken down for the answer.
+
+        Raises:
+            RuntimeError: The request does not allow a lane that slow (`capability_missing`).
+        """
+        chosen = plan(features)
+        slowest = self.request.strict_path
+        if slowest is not None and is_slower(chosen.lane, slowest):
+            message = f"{chosen.reason} needs the {chosen.lane} lane, and strict_path allows {slowest} at the slowest"
+            raise fault("capability_missing", message)
+        self.paths.note(chosen)
+        return chosen
+
+    async def encode(self, text: str, name: str = "text", *, add_special: bool = False) -> list[int]:
+        """Token ids of a text.
+
+        Raises:
+            ValueError: It is no valid text, or longer than any history can be (`invalid_argument`).
+        """
+        limit_tokens = self.engine.info.limit_tokens
+        if self.text.tokenizer.cannot_fit(text, limit_tokens):
+            raise invalid(f"{name} has more than the {limit_tokens} tokens that any history can have")
+        try:
+            if len(text) <= INLINE_CHARS:
+                return self.text.tokenizer.encode(text, add_special=add_special)
+            return await asyncio.to_thread(self.text.tokenizer.encode, text, add_special=add_special)
+        except InvalidText as error:
+            raise invalid(f"{name}: {error.message}") from None
+
+    async def emit(self, text: str) -> None:
+        """Sends text of the answer; waits while the client is slow to read."""
+        if text:
+            self.guard.count_output(len(text.encode("utf-8", "replace")))
+            self.emitted.append(text)
+            await self._send(TextEmitted(text))
+
+    async def emit_event(self, kind: str, data: Any) -> None:
+        """Sends an event of the script's own.
+
+        Raises:
+            ValueError: The data is no JSON (`invalid_argument`).
+        """
+        try:
+            encoded = json.dumps(data, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise invalid(f"data must be a JSON value: {error}") from None
+        self.guard.count_output(len(kind) + len(encoded))
+        await self._send(EventEmitted(kind, json.loads(encoded)))

@@ -1,0 +1,102 @@
+"""Programs of one gateway worker: checked, admitted, run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.client import EngineClient
+from engine.text.model import TextModel
+from extensions.programs.arguments import checked_arguments
+from extensions.programs.checking import ProgramChecker
+from extensions.programs.limits import ProgramLimits
+from extensions.programs.program import Program
+from extensions.programs.request import ProgramRequest
+from extensions.programs.run import ProgramRun
+from extensions.sandbox.pool import PoolOptions, WorkerPool
+
+if TYPE_CHECKING:
+    from extensions.live_context import LiveContext
+
+
+class Programs:
+    """Everything that programs need beside the engine. Costs nothing before the first one.
+
+    Args:
+        engine: Where they compute.
+        text: The model's text side.
+        limits: The most that any run may use, and what it may use if it asks for nothing.
+        pool: How many processes there are.
+
+    Attributes:
+        limits: See above.
+        pool: Where scripts run.
+        runs: Those that have not ended.
+    """
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        text: TextModel,
+        *,
+        limits: ProgramLimits | None = None,
+        pool: PoolOptions | None = None,
+    ) -> None:
+        self.limits = limits or ProgramLimits()
+        self.pool = WorkerPool(pool)
+        self.runs: set[ProgramRun] = set()
+        self._engine = engine
+        self._text = text
+        self._checker = ProgramChecker(self.pool)
+
+    async def check(self, source: str) -> Program:
+        """Checks a script; a known one costs nothing.
+
+        Raises:
+            ProgramInvalid: It must not run; every problem with line and column.
+            SandboxUnavailable: It cannot be checked now.
+        """
+        return await self._checker.check(source, self.limits.source_bytes)
+
+    async def start(
+        self,
+        program: Program,
+        request: ProgramRequest,
+        *,
+        limits: ProgramLimits | None,
+        open_context: Callable[[], LiveContext],
+    ) -> ProgramRun:
+        """Starts a run.
+
+        Args:
+            program: A checked script.
+            request: What it answers.
+            limits: What it may use; see `ProgramLimits.narrowed`.
+            open_context: Makes an empty context on the account that pays.
+
+        Raises:
+            ArgumentsInvalid: The arguments do not fit the program.
+            SandboxUnavailable: There are no processes for scripts.
+            EngineStopped: No engine is there.
+        """
+        args = checked_arguments(program.params, request.args)
+        await self.pool.start()
+        run = ProgramRun(
+            program,
+            request,
+            args,
+            limits=limits or self.limits,
+            engine=self._engine,
+            text=self._text,
+            pool=self.pool,
+            open_context=open_context,
+        )
+        self.runs.add(run)
+        run.on_end(lambda: self.runs.discard(run))
+        return run
+
+    async def aclose(self) -> None:
+        """Ends all runs and all processes. Idempotent."""
+        for run in list(self.runs):
+            await run.aclose()
+        await self.pool.aclose()

@@ -1,0 +1,149 @@
+"""The one table of what a script sees of the server: `stubs.pyi` is the same as types, and a test compares the two.
+
+A value crosses into the sandbox as plain data (numbers, text, lists, dicts, named tuples) or as a handle on one of the
+classes below, of which only the named methods can be called and the named attributes read. A script can neither make a
+handle nor read one of another run: the sandbox of each run knows handles by random ids that mean nothing outside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from inspect import iscoroutine
+from typing import Any, Protocol
+
+from pydantic_monty import ClassInstance
+
+from extensions.programs.constraints import ScriptConstraint
+from extensions.programs.contexts import ContextInfo, ScriptContext, ScriptMark
+from extensions.programs.generating import Candidate, Completion, TokenLogprob, Usage
+from extensions.programs.given import ScriptRequest
+from extensions.programs.lm import ScriptLM, ScriptModel
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exposed:
+    """What is shown of one class.
+
+    Attributes:
+        name: Its name in the stubs.
+        methods: Those that a script may call.
+        attributes: Those that cross with the handle, as they are then.
+        live: Those that are read when the script reads them.
+    """
+
+    name: str
+    methods: frozenset[str] = frozenset()
+    attributes: tuple[str, ...] = ()
+    live: frozenset[str] = frozenset()
+
+
+TABLE: dict[type, Exposed] = {
+    ScriptRequest: Exposed(
+        name="Request",
+        attributes=("messages", "prompt", "model", "params", "tools", "args", "stream", "id"),
+    ),
+    ScriptLM: Exposed(
+        name="LM",
+        methods=frozenset(
+            {"context", "constraint", "tokenize", "decode", "emit", "emit_event", "sleep", "now", "random"}
+        ),
+        attributes=("model",),
+    ),
+    ScriptModel: Exposed(
+        name="Model",
+        methods=frozenset({"require"}),
+        attributes=("name", "vocab_size", "max_tokens", "page_tokens", "eos_token_ids", "capabilities"),
+    ),
+    ScriptContext: Exposed(
+        name="Context",
+        methods=frozenset(
+            {"append", "prefill", "fork", "mark", "rewind", "truncate", "forget", "info", "release", "generate"}
+        ),
+        live=frozenset({"length"}),
+    ),
+    ScriptMark: Exposed(name="Mark"),
+    ScriptConstraint: Exposed(name="Constraint"),
+    Completion: Exposed(
+        name="Completion",
+        attributes=("text", "tokens", "finish_reason", "mean_logprob", "logprobs", "usage", "exec_path"),
+    ),
+}
+
+
+RECORDS: tuple[type, ...] = (Candidate, ContextInfo, TokenLogprob, Usage)
+"""Named tuples that cross as data."""
+
+# What a script prints of them, and what its errors say of them, has the names of the stubs.
+for _record in RECORDS:
+    _record.__module__ = "wye"
+for _cls, _exposed in TABLE.items():
+    _cls.__name__ = _exposed.name
+
+
+class Calls(Protocol):
+    """Who answers the calls of one run."""
+
+    def begin(self) -> None:
+        """Counts one call; raises if the run is over."""
+        ...
+
+    def crossing(self, error: Exception) -> Exception:
+        """What the script sees of an error."""
+        ...
+
+    async def finish(self, coro: Coroutine[Any, Any, Any]) -> Any:
+        """Waits for an answer, as long as the run lasts."""
+        ...
+
+
+class Handle(ClassInstance):
+    """One object of the server as a script has it."""
+
+    def __init__(self, value: Any, calls: Calls) -> None:
+        self._exposed = TABLE[type(value)]
+        self._calls = calls
+        super().__init__(
+            value,
+            eager_attrs=self._exposed.attributes,
+            lazy_attrs=self._exposed.live,
+            allowed_methods=self._exposed.methods,
+        )
+
+    def call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answers one call of the script."""
+        if name not in self._exposed.methods:
+            raise self.attr_error(name)
+        self._calls.begin()
+        try:
+            result = getattr(self.value, name)(*args, **kwargs)
+        except Exception as error:
+            raise self._calls.crossing(error) from None
+        return self._awaited(result) if iscoroutine(result) else wrap(result, self._calls)
+
+    def lookup_lazy_attrs(self, name: str) -> Any:
+        """Answers one reading of an attribute."""
+        if name not in self._exposed.live:
+            raise self.attr_error(name)
+        self._calls.begin()
+        return wrap(getattr(self.value, name), self._calls)
+
+    def convert_value(self, /, name: str, value: Any) -> Any:
+        """What becomes of an attribute on its way into the sandbox."""
+        return wrap(value, self._calls)
+
+    def attr_error(self, name: str) -> AttributeError:
+        """The error of a name that is not shown."""
+        return AttributeError(f"{self._exposed.name!r} object has no attribute {name!r}")
+
+    async def _awaited(self, coro: Coroutine[Any, Any, Any]) -> Any:
+        return wrap(await self._calls.finish(coro), self._calls)
+
+
+def wrap(value: Any, calls: Calls) -> Any:
+    """Makes handles of what must not cross as data."""
+    if type(value) in TABLE:
+        return Handle(value, calls)
+    if type(value) is list and value and type(value[0]) in TABLE:
+        return [Handle(one, calls) for one in value]
+    return value

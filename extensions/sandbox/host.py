@@ -1,0 +1,179 @@
+"""Runs one script in a process of the pool and answers its calls."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pydantic_monty as monty
+
+from extensions.errors import ScriptCrashed, ScriptError, ScriptLimitExceeded
+from extensions.programs.faults import FaultLog, RunEnded, code_of, to_fault
+from extensions.programs.guard import Guard
+from extensions.programs.limits import ProgramLimits
+from extensions.sandbox.bindings import Handle
+from extensions.sandbox.pool import WorkerPool
+from extensions.sandbox.script import frames_of, to_run
+
+_SUSPENSIONS_PER_CALL = 4
+"""A call may stop the script more than once: for the name, for the call, for its answer."""
+
+_MILLISECONDS = re.compile(r"exceeded: ([0-9.]+)(ns|µs|ms|s) >")
+_BYTES = re.compile(r"exceeded: ([0-9]+) bytes >")
+_SECONDS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+class ScriptHost:
+    """One run of one script.
+
+    Args:
+        pool: Where it runs.
+        guard: Counts its calls and ends it at a limit.
+        on_print: Told of what it prints, in the event loop.
+    """
+
+    def __init__(self, pool: WorkerPool, guard: Guard, on_print: Callable[[str], None]) -> None:
+        self._pool = pool
+        self._guard = guard
+        self._on_print = on_print
+        self._faults = FaultLog()
+        self._answering: set[asyncio.Task[Any]] = set()
+
+    # -- the run ----------------------------------------------------------------------------------------------------
+
+    async def run(self, source: str, request: object, lm: object) -> str:
+        """Runs a checked script to its end and returns what `main` returned, as JSON.
+
+        Whatever it called and that still goes on is cancelled before this returns or raises.
+
+        Raises:
+            ScriptError: It raised.
+            ScriptLimitExceeded: It reached a limit.
+            ScriptCrashed: Its process died.
+            SandboxUnavailable: There is no process for it.
+            EngineStopped: The engine is gone.
+        """
+        try:
+            async with self._pool.checkout(_resource_limits(self._guard.limits)) as session:
+                return await self._fed(session, source, {"request": Handle(request, self), "lm": Handle(lm, self)})
+        finally:
+            await self._end_calls()
+
+    async def _fed(self, session: monty.AsyncMontySession, source: str, inputs: dict[str, Any]) -> str:
+        guard, loop = self._guard, asyncio.get_running_loop()
+
+        def on_print(_: str, text: str) -> None:
+            # Called in a thread of the pool.
+            loop.call_soon_threadsafe(self._on_print, text)
+
+        feed = asyncio.ensure_future(session.feed_run(to_run(source), inputs=inputs, print_callback=on_print))
+        end_run, guard.on_failure = guard.on_failure, feed.cancel
+        if guard.failure is not None:
+            feed.cancel()
+        try:
+            output = await feed
+        except asyncio.CancelledError:
+            if guard.failure is None:
+                raise
+            raise guard.failure from None
+        except monty.MontyError as error:
+            if guard.failure is not None:
+                raise guard.failure from None
+            raise self._described(error, source) from None
+        finally:
+            guard.on_failure = end_run
+            feed.cancel()
+        # What it printed last is on its way still.
+        await asyncio.sleep(0)
+        if guard.failure is not None:
+            raise guard.failure
+        if not isinstance(output, str):
+            raise ScriptError("TypeError", "the program's result did not arrive as JSON text")
+        return output
+
+    async def _end_calls(self) -> None:
+        tasks = [task for task in self._answering if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- its calls --------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """See `Calls.begin`."""
+        self._guard.count_call()
+
+    async def finish(self, coro: Coroutine[Any, Any, Any]) -> Any:
+        """See `Calls.finish`."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._answering.add(task)
+        try:
+            if self._guard.failure is not None:
+                coro.close()
+                raise RunEnded
+            return await coro
+        except Exception as error:
+            raise self.crossing(error) from None
+        finally:
+            self._answering.discard(task)
+
+    def crossing(self, error: Exception) -> Exception:
+        """See `Calls.crossing`; an error that is not the script's to handle ends the run."""
+        seen = None if isinstance(error, RunEnded) else to_fault(error)
+        if seen is None:
+            self._guard.fail(error)
+            return RunEnded()
+        self._faults.note(seen, error)
+        return seen
+
+    # -- its end ----------------------------------------------------------------------------------------------------
+
+    def _described(self, error: monty.MontyError, source: str) -> Exception:
+        limits = self._guard.limits
+        if isinstance(error, monty.MontyCrashedError):
+            if error.timed_out:
+                return ScriptLimitExceeded("exec_s", limits.exec_s, limits.exec_s)
+            return ScriptCrashed(f"The process that ran the program died: {error}")
+        inner = error.exception()
+        text = str(inner)
+        reached = _limit_of(inner, text, limits)
+        if reached is not None:
+            return reached
+        frames = frames_of(error.traceback(), source) if isinstance(error, monty.MontyRuntimeError) else []
+        cause = self._faults.cause_of(inner)
+        if cause is not None and str(inner).startswith("limit_exceeded: "):
+            return ScriptLimitExceeded("contexts", limits.contexts + 1, limits.contexts)
+        code = (code_of(inner) if cause is not None else None) or "extension_error"
+        return ScriptError(type(inner).__name__, text, frames, code=code, cause=cause)
+
+
+def _resource_limits(limits: ProgramLimits) -> monty.ResourceLimits:
+    return monty.ResourceLimits(
+        max_feed_duration_secs=limits.exec_s,
+        max_memory=limits.memory_bytes,
+        max_recursion_depth=limits.recursion,
+        max_suspensions=limits.host_calls * _SUSPENSIONS_PER_CALL + 1000,
+        max_total_sleep_secs=limits.wall_s,
+    )
+
+
+def _limit_of(error: BaseException, text: str, limits: ProgramLimits) -> ScriptLimitExceeded | None:
+    """The limit of the sandbox that an exception stands for; none of these can be caught inside."""
+    if isinstance(error, TimeoutError) and text.startswith("feed time limit exceeded"):
+        found = _MILLISECONDS.search(text)
+        used_s = limits.exec_s if found is None else float(found[1]) * _SECONDS[found[2]]
+        return ScriptLimitExceeded("exec_s", used_s, limits.exec_s)
+    if isinstance(error, TimeoutError) and text.startswith("sleep limit exceeded"):
+        return ScriptLimitExceeded("wall_s", limits.wall_s, limits.wall_s)
+    if isinstance(error, MemoryError) and "memory limit" in text:
+        found = _BYTES.search(text)
+        used = limits.memory_bytes + 1 if found is None else int(found[1])
+        return ScriptLimitExceeded("memory_bytes", used, limits.memory_bytes)
+    if isinstance(error, RecursionError) and "recursion depth" in text:
+        return ScriptLimitExceeded("recursion", limits.recursion + 1, limits.recursion)
+    if isinstance(error, RuntimeError) and "suspension" in text:
+        return ScriptLimitExceeded("host_calls", limits.host_calls + 1, limits.host_calls)
+    return None
