@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import TypedDictSchema
 
-from gateway.schemas import answers, embedding_answers, kept_answers
+from gateway.schemas import answers, batch_answers, embedding_answers, kept_answers
 
 ANSWERS: dict[str, Any] = {
     "POST /v1/chat/completions": answers.ChatCompletion,
@@ -44,6 +44,14 @@ ANSWERS: dict[str, Any] = {
     "GET /v1/conversations/{conversation_id}/items": kept_answers.ItemList,
     "GET /v1/conversations/{conversation_id}/items/{item_id}": kept_answers.AnyItem,
     "DELETE /v1/conversations/{conversation_id}/items/{item_id}": kept_answers.Conversation,
+    "POST /v1/files": batch_answers.FileObject,
+    "GET /v1/files": batch_answers.FileList,
+    "GET /v1/files/{file_id}": batch_answers.FileObject,
+    "DELETE /v1/files/{file_id}": batch_answers.DeletedFile,
+    "POST /v1/batches": batch_answers.BatchObject,
+    "GET /v1/batches": batch_answers.BatchList,
+    "GET /v1/batches/{batch_id}": batch_answers.BatchObject,
+    "POST /v1/batches/{batch_id}/cancel": batch_answers.BatchObject,
 }
 """The type of every answer of status 200 that is JSON, by method and path."""
 

@@ -19,7 +19,7 @@ from tests.gateway.responses.wire import RESPONSES, ask
 from tests.gateway.test_tools import MARKED, TOOLS
 from tests.gateway.wire import CHAT, TEXT, Body, chat, stream, text, whole
 
-UNTOLD = ("/metrics", "/v1/files", "/v1/batches")
+UNTOLD = ("/metrics", "/v1/files/{file_id}/content")
 """Paths whose answers the description does not tell key by key."""
 THINKS = f"<think>hm</think>Well. {MARKED}"
 CHATS: dict[str, tuple[str, Body]] = {
