@@ -39,6 +39,15 @@ def test_an_unfinished_character_at_the_end_keeps_its_token_after_broken_bytes()
     assert content.take_rest() == tokens[4:]
 
 
+def test_a_token_that_breaks_a_character_and_begins_another_is_listed_although_no_text_comes_of_it() -> None:
+    content = ContentTokens()
+    tokens = tokens_of(b"a", b"\xe3", b"\xbe", b"\xcc")
+    content.add(tokens[:3])
+    assert content.take(Content("a\ufffd")) == tokens[:3]
+    content.add(tokens[3:])
+    assert content.take_rest() == tokens[3:]
+
+
 def test_thinking_keeps_its_tokens_to_itself_broken_bytes_and_split_characters_too() -> None:
     content = ContentTokens()
     tokens = tokens_of(b"\xe3", b"a", b"\xf0\x9f", b"\x99\x82", b"\xc3", b"\xa9", b"b")
