@@ -55,7 +55,7 @@ class ContentTokens:
 
     def take_rest(self) -> list[TokenText]:
         """Tokens of a character that never came to its end, when there is no more text."""
-        # Not by its place: a token whose first byte shows that the bytes before it are broken seems to begin with those.
+        # Not by its place: a token whose first byte shows that those before it are broken seems to begin with them.
         return self._pop(lambda placed: True)
 
     def _pop(self, belongs: _Test) -> list[TokenText]:
