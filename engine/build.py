@@ -79,6 +79,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         kv_dtype=_name(placement.kv_dtype),
         attention_backend=loaded.attention,
         defaults=checkpoint.defaults,
+        generates=model_config.has_head,
         num_parameters=num_parameters(loaded.model),
         load_s=time.perf_counter() - started_s,
     )

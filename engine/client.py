@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from engine.contexts.commands import ContextCommand, ContextInfo
-from engine.errors import ContextTooLong, InvalidRequest
+from engine.errors import ContextTooLong, InvalidRequest, UnsupportedReadout
 from engine.request import EngineInfo, GenerateRequest, TokenEvent
 from engine.sampling.params import MAX_LOGPROBS
 from engine.stats import EngineStats
@@ -88,6 +88,7 @@ def validate_request(request: GenerateRequest, info: EngineInfo, num_held: int =
 
     Raises:
         InvalidRequest: A field is out of range; `param` names it.
+        UnsupportedReadout: The model cannot generate.
         ContextTooLong: Prompt plus `max_tokens` exceed the context or the whole KV pool.
     """
     if request.context_id:
@@ -102,6 +103,8 @@ def validate_request(request: GenerateRequest, info: EngineInfo, num_held: int =
         raise InvalidRequest(f"prompt_logprobs must be between 0 and {MAX_LOGPROBS}", "prompt_logprobs")
     if request.pooling is not None:
         _check_pooling(request)
+    elif not info.generates:
+        raise UnsupportedReadout("this model has no head: it makes embeddings, and cannot continue a text", "model")
     request.sampling.validate(info.vocab_size)
     num_prompt = num_held if request.context_id else len(request.prompt_ids)
     if num_prompt + request.sampling.max_tokens > info.limit_tokens:

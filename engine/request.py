@@ -184,6 +184,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         defaults: Sampling defaults of the model.
         num_parameters: Weights' element count.
         load_s: Seconds it took to load.
+        generates: It can continue a text; false for a model without a head, which only makes embeddings.
     """
 
     epoch: str
@@ -205,6 +206,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     defaults: GenerationDefaults
     num_parameters: int
     load_s: float
+    generates: bool = True
 
     @property
     def pool_tokens(self) -> int:

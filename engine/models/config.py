@@ -50,6 +50,7 @@ class ModelConfig:
         rope_scaling: How they are stretched, or None.
         sliding_window: Tokens a position sees back, itself included; None means all.
         tied_embeddings: The head is the embedding.
+        has_head: Its logits mean something; false for a model that was only made to embed.
         attention_bias: q, k and v projections have biases (Qwen2).
         qk_norm: RMSNorm over each head of q and k (Qwen3).
         bos_token_id: Begin id, or None.
@@ -70,6 +71,7 @@ class ModelConfig:
     rope_scaling: RopeScaling | None = None
     sliding_window: int | None = None
     tied_embeddings: bool = False
+    has_head: bool = True
     attention_bias: bool = False
     qk_norm: bool = False
     bos_token_id: int | None = None

@@ -41,3 +41,8 @@ class Family:
     default_head_dim: int | None = None
     default_kv_heads: int | None = None
     window: Callable[[Keys, int], int | None] = no_window
+
+    @property
+    def hf_base_class(self) -> str:
+        """Name in the `architectures` of a config.json whose model is stored without its head."""
+        return self.hf_class.removesuffix("ForCausalLM") + "Model"

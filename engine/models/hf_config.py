@@ -124,6 +124,8 @@ def _refuse_unsupported(keys: Keys, family: Family) -> None:
         wanted = family.attention_bias and key != "mlp_bias"
         if keys.flag(key, wanted) != wanted:
             keys.fail(key, f"is {keys.raw(key)}, which is not supported for {family.architecture}")
+    if not keys.flag("is_causal", True):
+        keys.fail("is_causal", "is false: positions that see what comes after them are not supported")
     if "quantization_config" in keys:
         keys.fail("quantization_config", "is set: quantized Hugging Face weights are not supported")
     for key in ("num_local_experts", "num_experts"):

@@ -25,7 +25,8 @@ def family_of_config(keys: Keys) -> Family:
     if named:
         if not isinstance(named, list) or len(named) != 1:
             keys.fail("architectures", f"must name exactly one class, not {named!r}")
-        return _pick(keys, "architectures", named[0], {family.hf_class: family for family in FAMILIES})
+        known = {name: family for family in FAMILIES for name in (family.hf_class, family.hf_base_class)}
+        return _pick(keys, "architectures", named[0], known)
     model_type = keys.text("model_type")
     return _pick(keys, "model_type", model_type, {family.model_type: family for family in FAMILIES})
 

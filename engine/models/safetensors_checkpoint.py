@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,11 +16,17 @@ from engine.models.fingerprint import fingerprint
 from engine.models.hf_config import read_json
 
 _SHARD = re.compile(r"model-\d+-of-(\d+)\.safetensors")
+_BASE_PREFIX = "model."
+_HEAD = "lm_head.weight"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class SafetensorsCheckpoint:
-    """A Hugging Face directory as a checkpoint; see `Checkpoint`."""
+    """A Hugging Face directory as a checkpoint; see `Checkpoint`.
+
+    Models that were only made to embed are often stored without their head, and then without the name of the part
+    that holds all the rest; here every tensor goes by its whole name.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Reads configuration and file headers.
@@ -35,10 +42,15 @@ class SafetensorsCheckpoint:
         for file in self._files:
             with _open(file) as opened:
                 self._names_by_file[file] = sorted(opened.keys())
-        self._file_by_name = {name: file for file, names in self._names_by_file.items() for name in names}
+        stored = {name: file for file, names in self._names_by_file.items() for name in names}
         for name, file in expected.items():
             if name not in self._names_by_file[file]:
                 raise ModelLoadError(f"{file}: tensor {name!r}, which the index places here, is missing")
+        is_base = not any(name.startswith(_BASE_PREFIX) or name == _HEAD for name in stored)
+        self._prefix = _BASE_PREFIX if is_base else ""
+        self._file_by_name = {self._prefix + name: file for name, file in stored.items()}
+        if is_base and not self.config.tied_embeddings:
+            self.config = replace(self.config, tied_embeddings=True, has_head=False)
 
     def names(self) -> set[str]:
         """Names of all tensors."""
@@ -52,7 +64,7 @@ class SafetensorsCheckpoint:
                     tensor = _read(opened, file, name)
                     if tensor.dtype not in _FLOATS:
                         raise ModelLoadError(f"{file}: tensor {name!r}: dtype {tensor.dtype} is not supported")
-                    yield name, tensor
+                    yield self._prefix + name, tensor
 
     def fingerprint(self) -> str:
         """Hex digest, the same for the same content."""
@@ -60,7 +72,7 @@ class SafetensorsCheckpoint:
 
     def describe(self, name: str) -> str:
         """Where a tensor lies, for messages."""
-        return f"{self._file_by_name.get(name, self.directory)}: tensor {name!r}"
+        return f"{self._file_by_name.get(name, self.directory)}: tensor {name.removeprefix(self._prefix)!r}"
 
 
 def _weight_files(directory: Path) -> tuple[dict[str, Path], list[Path]]:

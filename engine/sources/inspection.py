@@ -24,6 +24,8 @@ MODEL_PATTERNS = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "modules.json",
+    "*_Pooling/config.json",
     "additional_chat_templates/*.jinja",
     "*.safetensors",
     "*.safetensors.index.json",
