@@ -59,6 +59,7 @@ def read_gguf_config(file: GGUFFile) -> ModelConfig:
         rope_scaling=_rope_scaling(file, arch, heads["head_dim"]),
         sliding_window=window or None,
         tied_embeddings="output.weight" not in file.names(),
+        has_head=True,
         attention_bias=family.attention_bias,
         qk_norm=family.qk_norm,
         bos_token_id=bos[0] if bos else None,

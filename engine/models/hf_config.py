@@ -65,6 +65,7 @@ def read_config(directory: Path) -> ModelConfig:
         rope_scaling=rope_scaling,
         sliding_window=family.window(keys, num_layers),
         tied_embeddings=keys.flag("tie_word_embeddings", False),
+        has_head=True,
         attention_bias=family.attention_bias,
         qk_norm=family.qk_norm,
         bos_token_id=bos[0] if bos else None,
