@@ -80,6 +80,7 @@ def main() -> int:
             tell(Status("failed", error=report(ModelLoadError(f"{type(error).__name__}: {error}"))))
             return 1
         _settle()
+        loop.warm_up()
         with bound_socket(order.endpoint) as socket:
             tell(Status("ready", info=loop.info))
             EngineServer(loop, socket, parent=0).run()

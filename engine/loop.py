@@ -83,6 +83,11 @@ class EngineLoop:
         stats.step_ms = self._step_ms
         return stats
 
+    def warm_up(self) -> None:
+        """Starts what the first request with a constraint would otherwise wait for; returns at once."""
+        if self._compiler is not None:
+            self._compiler.warm_up()
+
     def prepare(self, request: GenerateRequest) -> Future[Constraint] | None:
         """Starts what must be done beside the engine before a request can be submitted: to compile its constraint.
 

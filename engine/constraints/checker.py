@@ -14,6 +14,9 @@ import msgspec
 
 from engine.constraints.limits import COMPILE_S
 
+_ORPHAN_S = 1.0
+"""How much longer a child may take whose engine is no longer there to end it."""
+
 _TOO_DEAR = "it takes too long or too much memory to compile"
 
 
@@ -57,7 +60,7 @@ class GrammarChecker:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is None:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "engine.constraints.checker_child"],
+                [sys.executable, "-m", "engine.constraints.checker_child", str(self._timeout_s + _ORPHAN_S)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # a library that gives up writes there, with the grammar in it

@@ -32,6 +32,8 @@ MAX_CACHED = 64
 NICENESS = 10
 """Steps go before compiling."""
 
+_TRIVIAL = 'start: "x"'
+
 
 class ConstraintCompiler:
     """Owns the threads and processes that compile. Loading the vocabulary begins at once.
@@ -68,6 +70,10 @@ class ConstraintCompiler:
             ModelLoadError: It cannot be read.
         """
         self._tokenizer.result()
+
+    def warm_up(self) -> None:
+        """Starts a process that tries grammars, so that the first one does not wait for it; returns at once."""
+        self._pool.submit(lambda: self._checker().check(_TRIVIAL))
 
     def compile(self, spec: ConstraintSpec) -> Future[Constraint]:
         """Starts to compile; the future is done at once for what was compiled before.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from engine.constraints.checker import GrammarChecker
 from engine.constraints.compiler import ConstraintCompiler
+from engine.constraints.grammar import to_grammar
 from engine.constraints.limits import MAX_CHOICES, MAX_REGEX_BYTES, MAX_SOURCE_BYTES
 from engine.errors import EngineError, InvalidRequest
 from engine.request import ConstraintKind, ConstraintSpec
@@ -139,6 +142,32 @@ def test_the_same_constraint_is_compiled_once() -> None:
         assert Counting.num_checks == 4  # b had to make room for c
     finally:
         compiler.close()
+
+
+def test_a_warm_compiler_has_its_process_before_the_first_constraint() -> None:
+    class Counting(GrammarChecker):
+        answers: ClassVar[list[str]] = []
+
+        def check(self, grammar: str) -> str:
+            self.answers.append(super().check(grammar))
+            return self.answers[-1]
+
+    compiler = ConstraintCompiler(vocabulary, num_workers=1, make_checker=Counting)
+    try:
+        compiler.warm_up()
+        compiler.compile(of_kind("regex", "a")).result(60)
+        assert Counting.answers == ["", ""]
+    finally:
+        compiler.close()
+
+
+def test_a_process_ends_by_itself_when_whoever_asked_is_gone() -> None:
+    grammar = to_grammar(BOMBS["a remainder with too many states"])
+    child = subprocess.Popen(
+        [sys.executable, "-m", "engine.constraints.checker_child", "0.3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    answer, _ = child.communicate(json.dumps(grammar).encode() + b"\n", timeout=60)
+    assert (child.returncode, answer) == (-signal.SIGALRM, b"")
 
 
 def test_a_model_without_a_tokenizer_refuses() -> None:
