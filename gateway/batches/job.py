@@ -19,9 +19,10 @@ from gateway.batches.lines import InputCheck, InputError, Line, input_fault, rea
 from gateway.batches.making import Making, Tools
 from gateway.batches.results import UNDONE, ResultCopier, undone_line
 from gateway.errors import StoreUnavailable
-from gateway.state.batches import Batch, Lease, LeaseLost, Place, Status
+from gateway.state.batch_records import Batch, Place, Status
 from gateway.state.file_bytes import Draft, FileBytes
 from gateway.state.files import FileRecord, new_file_id
+from gateway.state.leases import Lease, LeaseLost
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 
 from gateway.errors import StoreUnavailable
-from gateway.state.batches import Lease, LineUsage, Place
+from gateway.state.batch_records import LineUsage, Place
+from gateway.state.leases import Lease
 
 PATIENCE_S = 60.0
 """How long a result waits for a Redis that is away; then the line will be done again."""

@@ -19,7 +19,8 @@ from gateway.batches.results import check_body, result_line, usage_of
 from gateway.caller import Caller
 from gateway.errors import BadRequest, ErrorReply
 from gateway.settings import Settings
-from gateway.state.batches import Batch, BatchStore
+from gateway.state.batch_records import Batch
+from gateway.state.batches import BatchStore
 from gateway.state.files import FileStore
 
 log = logging.getLogger(__name__)

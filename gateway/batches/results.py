@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.batches.calls import Answer
 from gateway.errors import BadRequest
-from gateway.state.batches import LineUsage, Place
+from gateway.state.batch_records import LineUsage, Place
 from gateway.state.file_bytes import Draft
 
 _CANNOT = {

@@ -19,7 +19,7 @@ from gateway.routes.owning import owner_of
 from gateway.routes.reading import readable
 from gateway.schemas.batches import MAX_TTL_S, BatchRequest
 from gateway.services import Services, ServicesDep, read_body
-from gateway.state.batches import Batch, Fixed
+from gateway.state.batch_records import Batch, Fixed
 from gateway.state.file_bytes import FileBytes, link_or_copy
 from gateway.state.files import disk_errors
 from gateway.verbs import allowed_methods

@@ -6,7 +6,7 @@ Keys, all with the prefix of the store, which is one hash tag so that a cluster 
     fo:OWNER      zset    ids of an owner's files by age
     f_expiry      zset    ids of files that expire -> when, in milliseconds
     f_totals      hash    `count` and `bytes` of all files
-    b:ID          hash    one batch, see `gateway.state.batches`
+    b:ID          hash    one batch, see `gateway.state.batch_records`
     bl:ID         hash    where the results of a batch are: line number -> place; a line is done if it is here
     bo:OWNER      zset    ids of an owner's batches by age
     b_open        zset    ids of batches that have not ended, by age

@@ -43,6 +43,6 @@ async def client(start: Start) -> httpx.AsyncClient:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases are short and looked after often."""
-    monkeypatch.setattr("gateway.state.batches.LEASE_S", 0.6)
+    monkeypatch.setattr("gateway.state.leases.LEASE_S", 0.6)
     monkeypatch.setattr(gateway.batches.job, "BEAT_S", 0.1)
     monkeypatch.setattr(gateway.batches.runner, "POLL_S", 0.05)

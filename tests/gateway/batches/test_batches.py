@@ -119,7 +119,12 @@ async def test_a_line_is_answered_as_the_same_request_over_http(client: httpx.As
 
 @pytest.mark.parametrize(
     ("endpoint", "body"),
-    [(TEXT, text()), ("/v1/responses", {"model": MODEL, "input": "hi", "store": False}), (CHAT, chat())],
+    [
+        (TEXT, text()),
+        (CHAT, chat()),
+        ("/v1/responses", {"model": MODEL, "input": "hi", "store": False}),
+        ("/v1/embeddings", {"model": MODEL, "input": "hi"}),
+    ],
 )
 async def test_all_kinds_of_endpoints_are_served(
     client: httpx.AsyncClient, engine: ScriptedEngine, endpoint: str, body: Body
@@ -128,7 +133,8 @@ async def test_all_kinds_of_endpoints_are_served(
     batch = await ended(client, made["id"])
     (found,) = await results(client, batch["output_file_id"])
     assert found["response"]["body"]["model"] == MODEL
-    assert batch["usage"]["output_tokens"] > 0
+    assert batch["usage"]["input_tokens"] > 0
+    assert (batch["usage"]["output_tokens"] > 0) == (endpoint != "/v1/embeddings")
     assert engine.last.priority == 1000
 
 

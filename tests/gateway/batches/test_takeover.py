@@ -11,8 +11,10 @@ from redis import Redis
 
 from engine.text.model import TextModel
 from gateway.batches.journal import Journal
-from gateway.state.batches import BatchStore, Lease, LeaseLost, LineUsage, Place
+from gateway.state.batch_records import LineUsage, Place
+from gateway.state.batches import BatchStore
 from gateway.state.embedded import EmbeddedRedis, find_server
+from gateway.state.leases import Lease, LeaseLost
 from tests.fakes import ScriptedEngine, running_server
 from tests.gateway.batches.conftest import Start
 from tests.gateway.batches.wire import (
@@ -64,8 +66,8 @@ async def test_a_worker_that_is_heard_of_no_more_is_replaced_and_can_write_nothi
     async def say_nothing(**_: Any) -> None:
         await silent.wait()
 
-    for name in ("_renew", "_claim"):
-        monkeypatch.setattr(first.services.runner.tools.records, name, say_nothing)
+    for name in ("renewing", "_claim"):
+        monkeypatch.setattr(first.services.runner.tools.records.leases, name, say_nothing)
     second.start()
     await until(lambda: len(engine.requests) == 13)
     # Both have lines in flight, some of them the same; what the first one gets is refused.
