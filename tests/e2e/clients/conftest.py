@@ -22,7 +22,7 @@ def outcome_of(
 
     The clients of all tests that were selected run side by side from the first question on.
     """
-    state = tmp_path_factory.mktemp("redis")
+    state = tmp_path_factory.mktemp("state")
     with running_matrix(_selected(request.session), home(), state, _real_server(request)) as outcomes:
 
         def wait(name: str) -> Outcome:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from docs.tables_clients import RESULTS
-from gateway.state.embedded import EmbeddedRedis, find_server
 from loadtests.server import RunningServer, running_server
 from tests.e2e.clients.clients import CLIENTS
 from tests.e2e.clients.features import FEATURES
@@ -35,18 +34,13 @@ def running_matrix(
     Args:
         names: Of the clients, in the order in which they are to run.
         where: Directory of all environments.
-        state: Empty directory of the store of responses.
+        state: Empty directory for what the scripted servers keep.
         real: Server of the real model; without it nothing is asked of it.
     """
     text = text_model()
-    redis = EmbeddedRedis(state, find_server())
-    redis.start()
-    try:
-        with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
-            yield {name: pool.submit(run_client, CLIENTS[name], where, text, redis.url, real) for name in names}
-            pool.shutdown(cancel_futures=True)
-    finally:
-        redis.stop()
+    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+        yield {name: pool.submit(run_client, CLIENTS[name], where, text, state / name, real) for name in names}
+        pool.shutdown(cancel_futures=True)
 
 
 def table_cells(outcome: Outcome) -> dict[str, str]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from docs.pages import ROOT
 from engine.text.model import TextModel
+from gateway.state.embedded import EmbeddedRedis, find_server
 from loadtests.server import RunningServer as RealServer
 from tests.documentation.blocks import client_examples
 from tests.e2e.clients.clients import HERE, Client
@@ -47,14 +49,14 @@ class Outcome:
     cells: Mapping[str, Cell]
 
 
-def run_client(client: Client, where: Path, text: TextModel, redis_url: str, real: RealServer | None) -> Outcome:
+def run_client(client: Client, where: Path, text: TextModel, state: Path, real: RealServer | None) -> Outcome:
     """Installs a client if need be, and runs its checks.
 
     Args:
         client: Which.
         where: Directory of all environments.
         text: Of the scripted engine.
-        redis_url: Keeps responses.
+        state: Where the server keeps responses, files and batches.
         real: Server of the real model; without it nothing is asked of it.
 
     Raises:
@@ -63,12 +65,24 @@ def run_client(client: Client, where: Path, text: TextModel, redis_url: str, rea
     """
     environment = environment_of(client, where)
     engine = DirectedEngine(text)
-    with running_server(engine, text, api_keys=(KEY,), tool_format="hermes", redis_url=redis_url) as server:
+    settings = {"api_keys": (KEY,), "tool_format": "hermes", "files_dir": str(state / "files")}
+    with _running_redis(state) as redis_url, running_server(engine, text, redis_url=redis_url, **settings) as server:
         printed = _run_program(client, environment, _target(client, server.url, text, real))
     assert not engine.faults, engine.faults
     assert not engine.streams
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return Outcome(package=found["package"], version=found["version"], cells=found["cells"])
+
+
+@contextlib.contextmanager
+def _running_redis(directory: Path) -> Iterator[str]:
+    directory.mkdir()
+    redis = EmbeddedRedis(directory, find_server())
+    redis.start()
+    try:
+        yield redis.url
+    finally:
+        redis.stop()
 
 
 def snippet_of(client: Client) -> str:

@@ -58,6 +58,8 @@ class DirectedEngine(ScriptedEngine):
 
     async def submit(self, request: GenerateRequest) -> ScriptedStream:
         """See `EngineClient.submit`."""
+        if request.pooling is not None:
+            return await super().submit(request)
         name, options, _ = self._scenario(request)
         if name == "crash":
             raise RuntimeError("a bug, as a scenario asks for")

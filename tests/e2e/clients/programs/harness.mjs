@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 
+export { sleep };
 export const target = JSON.parse(process.argv[2]);
 export const lines = JSON.parse(readFileSync(new URL("lines.json", import.meta.url), "utf8"));
 export const PATIENCE_MS = 30_000;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 HELLO = "Hello there, naïve 世界 🙂."
@@ -17,6 +19,15 @@ DEGREES = "21 degrees"
 
 CLOCK = "12:30"
 """What the tool `get_time` returns."""
+
+TEXTS = ["The cat sleeps.", "Interest rates rose again."]
+"""What embeddings are made of."""
+
+NUM_DIMENSIONS = 8
+"""Of the scripted engine's embeddings."""
+
+BATCH_CHATS = {"first": "[[hello]]", "second": "[[recall]]"}
+"""Prompts of a batch, by their ids."""
 
 WEATHER: dict[str, Any] = {"city": "Oslo", "days": 2}
 TIME: dict[str, Any] = {"zone": "Europe/Oslo"}
@@ -34,6 +45,36 @@ TIME_SCHEMA: dict[str, Any] = {
     "required": ["zone"],
     "additionalProperties": False,
 }
+
+
+def batch_file(model: str) -> bytes:
+    """The file of a batch of chats."""
+    lines = [
+        {
+            "custom_id": key,
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": model, "messages": [{"role": "user", "content": prompt}]},
+        }
+        for key, prompt in BATCH_CHATS.items()
+    ]
+    return "\n".join(map(json.dumps, lines)).encode()
+
+
+def batch_results(output: str) -> dict[str, str]:
+    """What a batch's chats said, by their ids."""
+    results = [json.loads(line) for line in output.splitlines()]
+    return {result["custom_id"]: result["response"]["body"]["choices"][0]["message"]["content"] for result in results}
+
+
+BATCH_RESULTS = {"first": HELLO, "second": FORGOT}
+
+
+def check_embeddings(found: Sequence[Sequence[float]]) -> None:
+    """Raises unless these are the embeddings of `TEXTS`."""
+    assert [len(vector) for vector in found] == [NUM_DIMENSIONS] * len(TEXTS), found
+    assert all(abs(sum(x * x for x in vector) - 1) < 1e-5 for vector in found), found
+    assert found[0] != found[1]
 
 
 def ask(scenario: str, **options: int) -> str:

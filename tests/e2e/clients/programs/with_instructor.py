@@ -116,9 +116,9 @@ def timeout(target: Target) -> None:
 
 matrix.lacks(
     "Leaves this to the client that it wraps.",
-    "stream", "stream-usage", "choices", "logprobs", "thinking", "tools", "tools-stream", "completions",
-    "responses-stream", "responses-tools", "responses-state", "models", "too-long", "wrong-key", "unknown-model",
-    "retries", "server-error", "broken-stream", "abort",
+    "stream", "stream-usage", "choices", "logprobs", "thinking", "tools", "tools-stream", "completions", "embeddings",
+    "batches", "responses-stream", "responses-tools", "responses-state", "models", "too-long", "wrong-key",
+    "unknown-model", "retries", "server-error", "broken-stream", "abort",
 )  # fmt: skip
 matrix.lacks("Has no command line for answers.", "command")
 matrix.lacks("Asks for values, which is tried with exact answers.", "real-stream")

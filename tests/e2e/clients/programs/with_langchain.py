@@ -8,7 +8,7 @@ from typing import Any
 import openai
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI, OpenAI
+from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
 
 from tests.e2e.clients.programs import lines
@@ -151,6 +151,19 @@ def completions(target: Target) -> None:
     equal(model.invoke(ask("hello")), lines.HELLO)
     equal("".join(model.stream(ask("hello"))), lines.HELLO)
     equal(model.batch([ask("hello"), ask("recall")]), [lines.HELLO, lines.FORGOT])
+
+
+@matrix.check("embeddings")
+def embeddings(target: Target) -> None:
+    # Otherwise it sends token ids of another tokenizer, which it fetches from the network.
+    model = OpenAIEmbeddings(
+        base_url=target.url, api_key=target.key, model=target.model, check_embedding_ctx_length=False
+    )
+    lines.check_embeddings(model.embed_documents(lines.TEXTS))
+    equal(model.embed_query(lines.TEXTS[0]), model.embed_documents(lines.TEXTS)[0])
+
+
+matrix.lacks("Has no batches.", "batches")
 
 
 @matrix.check("responses")

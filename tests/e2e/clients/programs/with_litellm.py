@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import litellm
@@ -165,6 +166,27 @@ def completions(target: Target) -> None:
     equal(answer.choices[0].text, lines.HELLO)
     chunks: Any = litellm.text_completion(prompt=ask("hello"), stream=True, **options)
     equal("".join(chunk.choices[0].text or "" for chunk in chunks), lines.HELLO)
+
+
+@matrix.check("embeddings")
+def embeddings(target: Target) -> None:
+    answer: Any = litellm.embedding(input=lines.TEXTS, **given(target))
+    lines.check_embeddings([entry["embedding"] for entry in answer.data])
+
+
+@matrix.check("batches")
+def batches(target: Target) -> None:
+    options: Any = {"custom_llm_provider": "openai", "api_base": target.url, "api_key": target.key}
+    file: Any = litellm.create_file(file=("chats.jsonl", lines.batch_file(target.model)), purpose="batch", **options)
+    made: Any = litellm.create_batch(
+        completion_window="24h", endpoint="/v1/chat/completions", input_file_id=file.id, **options
+    )
+    while made.status not in ("completed", "failed", "expired", "cancelled"):
+        time.sleep(0.05)
+        made = litellm.retrieve_batch(batch_id=made.id, **options)
+    equal(made.status, "completed")
+    content: Any = litellm.file_content(file_id=made.output_file_id, **options)
+    equal(lines.batch_results(content.text), lines.BATCH_RESULTS)
 
 
 def said(response: Any) -> str:

@@ -10,6 +10,7 @@ import openai
 from llama_index.core import PromptTemplate
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
+from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike, OpenAILikeResponses
 from pydantic import BaseModel
 
@@ -176,6 +177,16 @@ def completions(target: Target) -> None:
     model = connect(target, is_chat_model=False, max_tokens=64)
     equal(model.complete(ask("hello")).text, lines.HELLO)
     equal("".join(part.delta for part in model.stream_complete(ask("hello"))), lines.HELLO)
+
+
+@matrix.check("embeddings")
+def embeddings(target: Target) -> None:
+    model = OpenAILikeEmbedding(api_base=target.url, api_key=target.key, model_name=target.model, max_retries=0)
+    lines.check_embeddings(model.get_text_embedding_batch(lines.TEXTS))
+    equal(model.get_query_embedding(lines.TEXTS[0]), model.get_text_embedding(lines.TEXTS[0]))
+
+
+matrix.lacks("Has no batches.", "batches")
 
 
 @matrix.check("responses")

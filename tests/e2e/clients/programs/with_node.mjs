@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 
-import OpenAI from "openai";
+import OpenAI, { toFile } from "openai";
 import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
@@ -158,6 +158,41 @@ check("completions", async () => {
   assert.equal((await client.completions.create(fields)).choices[0].text, lines.HELLO);
   const chunks = await all(await client.completions.create({ ...fields, stream: true }));
   assert.equal(chunks.map((chunk) => chunk.choices[0].text).join(""), lines.HELLO);
+});
+
+check("embeddings", async () => {
+  const fields = { model: target.model, input: lines.TEXTS };
+  const vectors = (await connect().embeddings.create(fields)).data.map((entry) => entry.embedding);
+  const answer = await connect().embeddings.create({ ...fields, encoding_format: "float" });
+  const floats = answer.data.map((entry) => entry.embedding);
+  assert(vectors.every((vector) => Math.abs(Math.hypot(...vector) - 1) < 1e-5));
+  assert.deepEqual(vectors.map((vector) => vector.length), lines.TEXTS.map(() => lines.NUM_DIMENSIONS));
+  assert(vectors.flat().every((value, at) => Math.abs(value - floats.flat()[at]) < 1e-6));
+});
+
+check("batches", async () => {
+  const client = connect();
+  const requests = Object.entries(lines.BATCH_CHATS).map(([custom_id, prompt]) =>
+    JSON.stringify({ custom_id, method: "POST", url: "/v1/chat/completions", body: chat(prompt) }),
+  );
+  const file = await client.files.create({
+    file: await toFile(Buffer.from(requests.join("\n")), "chats.jsonl"),
+    purpose: "batch",
+  });
+  let batch = await client.batches.create({
+    input_file_id: file.id,
+    endpoint: "/v1/chat/completions",
+    completion_window: "24h",
+  });
+  while (!["completed", "failed", "expired", "cancelled"].includes(batch.status)) {
+    await harness.sleep(50);
+    batch = await client.batches.retrieve(batch.id);
+  }
+  assert.equal(batch.status, "completed");
+  const output = await (await client.files.content(batch.output_file_id)).text();
+  const results = output.trim().split("\n").map((line) => JSON.parse(line));
+  const said = results.map((result) => [result.custom_id, result.response.body.choices[0].message.content]);
+  assert.deepEqual(Object.fromEntries(said), lines.BATCH_RESULTS);
 });
 
 check("responses", async () => {

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,38 @@ def completions(target: Target) -> None:
     assert answer.choices[0].logprobs.tokens
     chunks = list(complete(model=target.model, prompt=ask("hello"), max_tokens=64, stream=True))
     equal("".join(chunk.choices[0].text for chunk in chunks), lines.HELLO)
+
+
+@matrix.check("embeddings")
+def embeddings(target: Target) -> None:
+    create = connect(target).embeddings.create
+    answer = create(model=target.model, input=lines.TEXTS)  # the client asks for base64 and decodes it
+    vectors = [entry.embedding for entry in answer.data]
+    lines.check_embeddings(vectors)
+    floats = create(model=target.model, input=lines.TEXTS, encoding_format="float")
+    lines.check_embeddings([entry.embedding for entry in floats.data])
+    equal(
+        [[round(x, 5) for x in entry.embedding] for entry in floats.data], [[round(x, 5) for x in v] for v in vectors]
+    )
+    equal(len(create(model=target.model, input=lines.TEXTS[0], dimensions=3).data[0].embedding), 3)
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > 0
+
+
+@matrix.check("batches")
+def batches(target: Target) -> None:
+    client = connect(target)
+    file = client.files.create(file=("chats.jsonl", lines.batch_file(target.model)), purpose="batch")
+    made = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    while made.status not in ("completed", "failed", "expired", "cancelled"):
+        time.sleep(0.05)
+        made = client.batches.retrieve(made.id)
+    equal(made.status, "completed")
+    assert made.output_file_id is not None
+    equal(lines.batch_results(client.files.content(made.output_file_id).text), lines.BATCH_RESULTS)
+    assert made.id in {batch.id for batch in client.batches.list(limit=1)}
+    equal({kept.id for kept in client.files.list()}, {file.id, made.output_file_id})
+    client.files.delete(file.id)
+    failure(openai.NotFoundError, lambda: client.files.retrieve(file.id))
 
 
 @matrix.check("responses")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 from openai import AsyncOpenAI
 from pydantic import BaseModel
-from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput, exceptions
-from pydantic_ai.messages import ThinkingPart
+from pydantic_ai import Agent, Embedder, NativeOutput, PromptedOutput, ToolOutput, exceptions
+from pydantic_ai.direct import model_request_batch
+from pydantic_ai.embeddings.openai import OpenAIEmbeddingModel
+from pydantic_ai.messages import ModelRequest, ThinkingPart
+from pydantic_ai.models.batch import BatchRequest
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
@@ -137,6 +141,28 @@ async def structured_stream(target: Target) -> None:
 
 
 matrix.lacks("Speaks chats and responses only.", "completions")
+
+
+@matrix.check("embeddings")
+async def embeddings(target: Target) -> None:
+    client = AsyncOpenAI(base_url=target.url, api_key=target.key)
+    provider = OpenAICompatibleProvider("wye", openai_client=client)
+    result = await Embedder(OpenAIEmbeddingModel(target.model, provider=provider)).embed_documents(lines.TEXTS)
+    lines.check_embeddings(result.embeddings)
+
+
+@matrix.check("batches")
+async def batches(target: Target) -> None:
+    client = AsyncOpenAI(base_url=target.url, api_key=target.key)
+    provider = OpenAICompatibleProvider("wye", openai_client=client)
+    model = OpenAIResponsesModel(target.model, provider=provider, profile={"openai_supports_batch_api": True})
+    requests = [
+        BatchRequest(custom_id=key, messages=[ModelRequest.user_text_prompt(prompt)])
+        for key, prompt in lines.BATCH_CHATS.items()
+    ]
+    often = timedelta(seconds=0.2)
+    answers: Any = await model_request_batch(model, requests, poll_interval=often, max_poll_interval=often)
+    equal([answer.text for answer in answers], list(lines.BATCH_RESULTS.values()))
 
 
 @matrix.check("responses")
