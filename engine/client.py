@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from engine.contexts.commands import ContextCommand, ContextInfo
@@ -25,6 +25,10 @@ class EventStream(Protocol):
 
     async def stop_sequence(self, index: int) -> None:
         """Ends one of the request's `n` sequences; its pages are free within one step and no event follows for it."""
+        ...
+
+    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
+        """Goes on with a stepped request that is paused; see `engine.messages.Advance`. Its events tell the outcome."""
         ...
 
     async def aclose(self) -> None:
@@ -105,6 +109,8 @@ def validate_request(request: GenerateRequest, info: EngineInfo, num_held: int =
         _check_pooling(request)
     elif not info.generates:
         raise UnsupportedReadout("this model has no head: it makes embeddings, and cannot continue a text", "model")
+    if request.stepped or request.readout is not None:
+        _check_stepped(request)
     request.sampling.validate(info.vocab_size)
     num_prompt = num_held if request.context_id else len(request.prompt_ids)
     if num_prompt + request.sampling.max_tokens > info.limit_tokens:
@@ -121,6 +127,23 @@ def _check_context(request: GenerateRequest, num_held: int) -> None:
         raise InvalidRequest("an embedding is made of a prompt, not of a held context", "pooling")
     if num_held == 0:
         raise InvalidRequest("the context is empty", "context_id")
+
+
+def _check_stepped(request: GenerateRequest) -> None:
+    """Refuses what does not go with pausing after each draw."""
+    if not request.stepped:
+        raise InvalidRequest("only a stepped request reads distributions", "readout")
+    if not request.context_id:
+        raise InvalidRequest("only a held context is stepped", "stepped")
+    if request.sampling.max_tokens < 1:
+        raise InvalidRequest("a stepped request draws at least one token", "max_tokens")
+    if request.sampling.logprobs is not None or request.prompt_logprobs is not None:
+        raise InvalidRequest("a stepped request reports distributions instead of log-probabilities", "logprobs")
+    if request.readout is not None:
+        if request.readout.top < -1:
+            raise InvalidRequest("top must be -1 for all, or at least 0", "top")
+        if not 0.0 <= request.readout.need_mass <= 1.0:
+            raise InvalidRequest("need_mass must be between 0 and 1", "need_mass")
 
 
 def _check_pooling(request: GenerateRequest) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import msgspec
@@ -140,6 +141,19 @@ class EngineLoop:
     def describe_context(self, context_id: str) -> ContextInfo:
         """What a held context holds now."""
         return self._scheduler.contexts.describe(context_id)
+
+    def advance(
+        self, request_id: str, token_id: int | None, num_steps: int, banned: Sequence[int] = ()
+    ) -> list[TokenEvent]:
+        """Goes on with a stepped request that is paused; see `engine.scheduling.stepping`. Others are left alone.
+
+        Args:
+            request_id: Which.
+            token_id: The token to take; None takes the one proposed.
+            num_steps: Draws until it pauses again.
+            banned: Tokens that may not be drawn from now on.
+        """
+        return self._scheduler.stepping.advance(request_id, token_id, num_steps, banned)
 
     def step(self) -> list[TokenEvent]:
         """Starts the next step and returns the events of one that has finished; may return none."""

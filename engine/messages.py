@@ -39,6 +39,22 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     index: int
 
 
+class Advance(msgspec.Struct, frozen=True, tag="advance"):
+    """Go on with a stepped request that is paused. Answered by its events.
+
+    Attributes:
+        request_id: Which.
+        token_id: The token to take; None takes the one proposed, or draws again if that is banned now.
+        num_steps: Draws until it pauses again, at least 1; all but the last are taken as they come.
+        banned: Tokens that may not be drawn from now on.
+    """
+
+    request_id: str
+    token_id: int | None = None
+    num_steps: int = 1
+    banned: list[int] = []
+
+
 class DescribeContext(msgspec.Struct, frozen=True, tag="describe"):
     """What does a held context hold now? Answered in `Frame.contexts`.
 
@@ -56,6 +72,7 @@ Command = (
     | Submit
     | Abort
     | Stop
+    | Advance
     | DescribeContext
     | OpenContext
     | AppendTokens

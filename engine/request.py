@@ -61,6 +61,34 @@ class ConstraintSpec(msgspec.Struct, frozen=True, kw_only=True):
     param: str = "constraint"
 
 
+class Readout(msgspec.Struct, frozen=True, array_like=True):
+    """What is wanted of a distribution.
+
+    Attributes:
+        top: Likeliest tokens at least; -1 for the whole vocabulary.
+        need_mass: As many more as make up this probability, 0..1.
+    """
+
+    top: int
+    need_mass: float = 0.0
+
+
+class Distribution(msgspec.Struct, frozen=True, array_like=True):
+    """What a token was drawn from: after constraint, bias, penalties and bans, before temperature and truncation.
+
+    Attributes:
+        token_ids: Little-endian int32, likeliest first; for the whole vocabulary 0 to V - 1.
+        logprobs: Little-endian float32, natural logarithms of the same tokens' probabilities.
+        omitted_mass: Probability of all other tokens together.
+        entropy: Of the whole distribution, in nats.
+    """
+
+    token_ids: bytes
+    logprobs: bytes
+    omitted_mass: float
+    entropy: float
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and how to continue it.
 
@@ -73,9 +101,12 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         salt: Prefix pages are shared only among requests with the same salt.
         priority: Lower enters sooner.
         prompt_logprobs: None for none; otherwise this many alternatives for each prompt token.
+        logprobs_start: First position whose log-probability is wanted; those before it may come from the cache.
         constraint: What the output of each sequence must be; a sequence ends when it can only end.
         context_id: The held context to go on from instead of a prompt: `prompt_ids` must be empty then, and `n` 1. It
             gets every token that is given out.
+        stepped: Pause after each draw until `Advance` says which token to take; only on a held context.
+        readout: For a stepped request: what is wanted of the distribution of each proposal.
         pooling: Answer with an embedding of the prompt: the mean of the hidden states of its tokens after the final
             norm, or that of its last token. Nothing is generated then, so `max_tokens` must be 0 and `n` 1.
     """
@@ -84,11 +115,14 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ids: list[int]
     sampling: SamplingParams
     context_id: str = ""
+    stepped: bool = False
+    readout: Readout | None = None
     n: int = 1
     account: str = ""
     salt: str = ""
     priority: int = 0
     prompt_logprobs: int | None = None
+    logprobs_start: int = 0
     constraint: ConstraintSpec | None = None
     pooling: Pooling | None = None
 
@@ -121,8 +155,11 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
         stop_token_id: The token that ended it, when one did.
         num_cached_tokens: Prompt tokens taken from the prefix cache; set on the first event of the sequence.
         prompt_logprobs: On the first event if asked for: one entry a prompt token after the first.
-        error: Set when `finish_reason` is ERROR.
+        error: Set when `finish_reason` is ERROR; or why a token chosen for a stepped request cannot be taken: it stays
+            paused then.
         embedding: On the last event if asked for: `hidden_size` little-endian float32 values, not normalised.
+        proposal: Of a stepped request: the token drawn, not taken yet.
+        distribution: What it was drawn from, if asked for.
     """
 
     request_id: str
@@ -135,6 +172,8 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
     prompt_logprobs: list[TokenLogprob] | None = None
     error: ErrorReport | None = None
     embedding: bytes | None = None
+    proposal: int | None = None
+    distribution: Distribution | None = None
 
 
 class ErrorReport(msgspec.Struct, frozen=True, array_like=True):

@@ -20,6 +20,10 @@ from engine.contexts.held import HeldContext
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import PrefixName
 from engine.request import GenerateRequest, Pooling, TokenLogprob
+from engine.sampling.params import SamplingParams
+
+NEVER = 2**62
+"""A position that no sequence reaches."""
 
 
 class SequenceStatus(enum.Enum):
@@ -58,6 +62,9 @@ class Sequence:
         pooled: Sum of the hidden states that its embedding is made of, as far as they are computed; None before.
         runs: How often it was admitted; results of an earlier run are recognised by it.
         constraint: Its place in the language that its output must belong to, after the tokens the host knows.
+        take_until: A token drawn at this position or later is proposed only; see `engine.scheduling.stepping`.
+        proposal: The token proposed, while the sequence is paused.
+        params: How it is sampled now.
         num_prompt: Tokens of the prompt.
         max_total: Length at which it ends.
         num_to_compute: Tokens whose K and V are ever needed: all but the last output token, or the whole prompt.
@@ -87,12 +94,17 @@ class Sequence:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     pooled: npt.NDArray[np.float64] | None = None
     constraint: Constraint | None = None
+    proposal: int | None = None
+    take_until: int = field(init=False)
+    params: SamplingParams = field(init=False)
     num_prompt: int = field(init=False)
     max_total: int = field(init=False)
     num_to_compute: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.token_ids)
+        self.take_until = self.num_prompt if self.request.stepped else NEVER
+        self.params = self.request.sampling
         self.max_total = self.num_prompt + self.request.sampling.max_tokens
         self.num_to_compute = max(self.num_prompt, self.max_total - 1)
 
@@ -143,7 +155,12 @@ class Sequence:
         None where each must be drawn all the same: because its log-probability or the prompt's is to be reported, or
         because what was drawn counts for later draws.
         """
-        if self.constraint is None or self.wants_prompt_logprobs or not self.request.sampling.takes_forced_tokens:
+        if (
+            self.constraint is None
+            or self.request.stepped
+            or self.wants_prompt_logprobs
+            or not self.request.sampling.takes_forced_tokens
+        ):
             return []
         forced = self.constraint.forced()[: self.max_total - len(self.token_ids)]
         for count, token_id in enumerate(forced, start=1):
@@ -161,15 +178,25 @@ class Sequence:
         """True until every prompt position has been reported."""
         return self.request.prompt_logprobs is not None and self.index == 0 and not self.reported
 
+    def scores(self, stop: int) -> bool:
+        """True if a lane that computes up to position `stop` reads log-probabilities of the prompt."""
+        return self.wants_prompt_logprobs and stop > self.first_scored
+
     @property
     def num_reusable(self) -> int:
         """Tokens that need not be computed where their K and V are there already: nothing is read at their positions.
 
         The last token is never one of them, for its logits are wanted.
         """
-        if self.wants_prompt_logprobs or self.request.pooling is Pooling.MEAN:
-            return 0
-        return len(self.token_ids) - 1
+        most = len(self.token_ids) - 1
+        if self.wants_prompt_logprobs:
+            return min(most, self.first_scored)
+        return 0 if self.request.pooling is Pooling.MEAN else most
+
+    @property
+    def first_scored(self) -> int:
+        """First position whose logits score the token after it, where log-probabilities of the prompt are wanted."""
+        return max(0, self.request.logprobs_start - 1)
 
     def pools(self, stop: int) -> bool:
         """True if hidden states of a lane that computes up to position `stop` are part of the embedding."""

@@ -31,6 +31,7 @@ from engine.errors import EngineError, QueueFull, SequenceNotFound
 from engine.loop import EngineLoop
 from engine.messages import (
     Abort,
+    Advance,
     Command,
     ContextDescribed,
     DescribeContext,
@@ -170,6 +171,8 @@ class EngineServer:
             case Stop(request_id, index) if request_id in gateway.requests:
                 self._loop.stop(request_id, index)
                 self._ended(gateway, request_id, {index})
+            case Advance(request_id, token_id, num_steps, banned) if request_id in gateway.requests:
+                self._route(self._loop.advance(request_id, token_id, num_steps, banned))
             case DescribeContext(op_id, context_id):
                 info = self._loop.describe_context(context_id if context_id in gateway.contexts else "")
                 gateway.frame.contexts.append(ContextDescribed(op_id, info))

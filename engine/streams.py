@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from engine.contexts.commands import ContextInfo
 from engine.errors import EngineError, EngineStopped
-from engine.messages import Abort, Command, DescribeContext, Frame, Stop, Submit
+from engine.messages import Abort, Advance, Command, DescribeContext, Frame, Stop, Submit
 from engine.reports import rebuild
 from engine.request import GenerateRequest, TokenEvent
 
@@ -50,6 +50,11 @@ class RequestStream:
         if index in self._open:
             self._send(Stop(self._request_id, index))
             self._close(index)
+
+    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
+        """Goes on with a stepped request."""
+        if self._open:
+            self._send(Advance(self._request_id, token_id, num_steps, list(banned)))
 
     async def aclose(self) -> None:
         """Ends the request if it still runs."""
@@ -181,3 +186,5 @@ def _merge(waiting: TokenEvent, event: TokenEvent) -> None:
     waiting.finish_reason = event.finish_reason
     waiting.stop_token_id = event.stop_token_id
     waiting.error = event.error
+    waiting.proposal = event.proposal
+    waiting.distribution = event.distribution

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from engine.client import EventStream
 from engine.errors import EngineError
@@ -44,6 +44,10 @@ class HeldStream:
     async def stop_sequence(self, index: int) -> None:
         """See `EventStream.stop_sequence`."""
         await self._stream.stop_sequence(index)
+
+    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
+        """See `EventStream.advance`."""
+        self._stream.advance(token_id, num_steps, banned)
 
     async def aclose(self) -> None:
         """See `EventStream.aclose`."""

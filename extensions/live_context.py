@@ -17,13 +17,15 @@ import msgspec
 from engine.client import EngineClient
 from engine.contexts.commands import ContextInfo
 from engine.errors import SequenceNotFound
-from engine.request import GenerateRequest
+from engine.request import GenerateRequest, Readout
 from engine.sampling.params import SamplingParams
 from engine.text.model import TextModel
 from extensions.context_link import ContextLink
 from extensions.generation import Generation
 from extensions.held_stream import HeldStream
 from extensions.output import GenerateOptions
+from extensions.scoring import gather_all, read_logprobs
+from extensions.stepped import Distribution, SteppedGeneration
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +179,95 @@ class LiveContext:
             QueueFull: Too many requests wait already.
             EngineStopped: No engine is there.
         """
-        self._check()
-        if not self.token_ids:
-            raise ValueError("the context is empty")
-        if options.n != 1:
-            raise ValueError("one context has one continuation: fork it for more")
-        if "" in options.stop:
-            raise ValueError("stop must not contain an empty string")
+        self._check_options(options)
         stream = await self._submit(options)
         generation = Generation(stream, tuple(self.token_ids), options, self._text.tokenizer)
         stream.on_close = lambda: self._take_in(stream, generation.usage.num_completion_tokens)
         return generation
+
+    async def stepped(self, options: GenerateOptions, *, top: int = 64, need_mass: float = 0.0) -> SteppedGeneration:
+        """Continues the history step by step, each token taken only when the caller goes on.
+
+        Args:
+            options: How tokens are drawn; without log-probabilities, for distributions take their place.
+            top: Likeliest tokens to give of each distribution; 0 for none, -1 for the whole vocabulary.
+            need_mass: As many more as make up this probability.
+
+        Raises:
+            ValueError: The context is released, busy or empty, or an argument is out of range.
+            InvalidRequest: It can never be served (`ContextTooLong` if it does not fit).
+            QueueFull: Too many requests wait already.
+            EngineStopped: No engine is there.
+        """
+        self._check_options(options)
+        if options.sampling.logprobs is not None or options.prompt_logprobs is not None:
+            raise ValueError("a stepped generation gives distributions instead of log-probabilities")
+        if top < -1 or not 0.0 <= need_mass <= 1.0:
+            raise ValueError("top must be -1 or more, and need_mass between 0 and 1")
+        readout = Readout(top, need_mass) if top or need_mass else None
+        stream = await self._submit(options, stepped=True, readout=readout)
+        generation = SteppedGeneration(
+            stream,
+            tuple(self.token_ids),
+            options,
+            self._text.tokenizer,
+            vocab_size=self._vocab_size,
+            add=self.append,
+        )
+        stream.on_close = lambda: self._take_in(stream, generation.usage.num_completion_tokens)
+        return generation
+
+    async def next(self, *, top: int = 256, need_mass: float = 0.0) -> Distribution:
+        """The distribution of the next token; nothing is drawn or added.
+
+        Raises:
+            ValueError: The context is released, busy or empty, or an argument is out of range.
+            InvalidRequest: There is no room for a token.
+            QueueFull: Too many requests wait already.
+            EngineStopped: No engine is there, or it ended meanwhile.
+            EngineError: The engine gave the request up.
+        """
+        if top == 0:
+            raise ValueError("top must be -1 or at least 1")
+        options = GenerateOptions(sampling=SamplingParams(max_tokens=1, temperature=0.0))
+        async with await self.stepped(options, top=top, need_mass=need_mass) as generation:
+            distribution = (await generation.step()).distribution
+        assert distribution is not None
+        return distribution
+
+    async def score(self, continuations: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probabilities of each token of some continuations; the context does not change.
+
+        All are computed together, and what they share is computed once.
+
+        Raises:
+            ValueError: The context is released, busy or empty, or an id is outside of the vocabulary.
+            InvalidRequest: One does not fit.
+            QueueFull: Too many requests wait already.
+            EngineStopped: No engine is there, or it ended meanwhile.
+        """
+        self._check()
+        if not self.token_ids:
+            raise ValueError("the context is empty")
+        for continuation in continuations:
+            self._check_ids(continuation)
+        branches = self.fork(len(continuations)) if continuations else []
+        try:
+            for branch, continuation in zip(branches, continuations, strict=True):
+                branch.append(continuation)
+            return await gather_all([branch._score_from(self.length) for branch in branches])
+        finally:
+            for branch in branches:
+                branch.release()
+
+    async def _score_from(self, start: int) -> list[float]:
+        """Log-probabilities of the tokens from a position on."""
+        if start == self.length:
+            return []
+        options = GenerateOptions(sampling=SamplingParams(max_tokens=0), prompt_logprobs=0)
+        stream = await self._submit(options, logprobs_start=start)
+        stream.on_close = lambda: self._take_in(stream, 0)
+        return await read_logprobs(stream)
 
     async def prefill(self) -> None:
         """Computes what is pending.
@@ -216,32 +296,44 @@ class LiveContext:
             raise ValueError("the context is released")
         return msgspec.structs.replace(await self._link.describe(), length=self.length)
 
-    async def _submit(self, options: GenerateOptions) -> HeldStream:
+    async def _submit(
+        self,
+        options: GenerateOptions,
+        *,
+        stepped: bool = False,
+        readout: Readout | None = None,
+        logprobs_start: int = 0,
+    ) -> HeldStream:
         """Hands the work to the engine; a context that it lost is opened again, once."""
         self._is_busy = True
-        try:
-            try:
-                stream = await self._engine.submit(self._request(options))
-            except SequenceNotFound:
-                self._link.lose()
-                stream = await self._engine.submit(self._request(options))
-        except BaseException:
-            self._is_busy = False
-            raise
-        return HeldStream(stream)
-
-    def _request(self, options: GenerateOptions) -> GenerateRequest:
-        return GenerateRequest(
-            request_id=uuid.uuid4().hex,
-            context_id=self._link.sync(self.token_ids),
+        request = GenerateRequest(
+            request_id="",
             prompt_ids=[],
             sampling=options.sampling,
             account=self._link.account,
             salt=self._link.salt,
             priority=options.priority,
             prompt_logprobs=options.prompt_logprobs,
+            logprobs_start=logprobs_start,
             constraint=options.constraint,
+            stepped=stepped,
+            readout=readout,
         )
+        try:
+            try:
+                stream = await self._engine.submit(self._addressed(request))
+            except SequenceNotFound:
+                self._link.lose()
+                stream = await self._engine.submit(self._addressed(request))
+        except BaseException:
+            self._is_busy = False
+            raise
+        return HeldStream(stream)
+
+    def _addressed(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with a name of its own, on the context as the engine knows it by now."""
+        context_id = self._link.sync(self.token_ids)
+        return msgspec.structs.replace(request, request_id=uuid.uuid4().hex, context_id=context_id)
 
     def _take_in(self, stream: HeldStream, num_tokens: int) -> None:
         """Adds what was generated, up to where the text ended; the engine may be further."""
@@ -261,10 +353,23 @@ class LiveContext:
         if self._is_busy:
             raise ValueError("something computes on the context already")
 
+    def _check_options(self, options: GenerateOptions) -> None:
+        self._check()
+        if not self.token_ids:
+            raise ValueError("the context is empty")
+        if options.n != 1:
+            raise ValueError("one context has one continuation: fork it for more")
+        if "" in options.stop:
+            raise ValueError("stop must not contain an empty string")
+
+    @property
+    def _vocab_size(self) -> int:
+        return self._engine.info.vocab_size if self._engine.is_ready else self._text.tokenizer.vocab_size
+
     def _check_ids(self, token_ids: Sequence[int]) -> None:
         if not token_ids:
             return
-        size = self._engine.info.vocab_size if self._engine.is_ready else self._text.tokenizer.vocab_size
+        size = self._vocab_size
         if min(token_ids) < 0 or max(token_ids) >= size:
             raise ValueError(f"token ids must be between 0 and {size - 1}")
 

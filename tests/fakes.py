@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import threading
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +22,16 @@ from engine.client import validate_request
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineError, EngineStopped
 from engine.messages import Submit, decode_command, encode
-from engine.request import EngineInfo, FinishReason, GenerateRequest, GenerationDefaults, TokenEvent, TokenLogprob
+from engine.request import (
+    Distribution,
+    EngineInfo,
+    FinishReason,
+    GenerateRequest,
+    GenerationDefaults,
+    Readout,
+    TokenEvent,
+    TokenLogprob,
+)
 from engine.stats import EngineStats
 from engine.text.chat_template import ChatTemplate
 from engine.text.model import TextModel
@@ -88,6 +99,19 @@ def embedding_of(prompt_ids: Sequence[int]) -> npt.NDArray[np.float32]:
     return found
 
 
+def distribution_of(token_id: int, readout: Readout, vocab_size: int) -> Distribution:
+    """What the scripted engine says a token was drawn from: it has half of the mass, all others the same."""
+    rest = math.log(0.5 / (vocab_size - 1))
+    others = [other for other in range(vocab_size) if other != token_id]
+    count = vocab_size if readout.top < 0 else min(vocab_size, max(1, readout.top))
+    while count < vocab_size and 0.5 + (count - 1) * math.exp(rest) < readout.need_mass:
+        count += 1
+    ids = list(range(vocab_size)) if readout.top < 0 else [token_id, *others][:count]
+    logprobs = array("f", [math.log(0.5) if one == token_id else rest for one in ids])
+    omitted = 0.5 * (vocab_size - count) / (vocab_size - 1)
+    return Distribution(array("i", ids).tobytes(), logprobs.tobytes(), omitted, -0.5 * (math.log(0.5) + rest))
+
+
 class ScriptedStream:
     """Implements `engine.client.EventStream` for one request of a `ScriptedEngine`."""
 
@@ -96,7 +120,9 @@ class ScriptedStream:
         self._request = request
         self._queue: asyncio.Queue[TokenEvent | EngineError] = asyncio.Queue()
         self._open = set(range(request.n))
-        self._tasks = [asyncio.create_task(self._play(index)) for index in range(request.n)]
+        self._answers: asyncio.Queue[tuple[int | None, int, frozenset[int]]] = asyncio.Queue()
+        play = self._play_steps if request.stepped else self._play
+        self._tasks = [asyncio.create_task(play(index)) for index in range(request.n)]
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
         return self
@@ -117,6 +143,10 @@ class ScriptedStream:
         self._tasks[index].cancel()
         self._open.discard(index)
         self._finish_if_done()
+
+    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
+        """Goes on with a stepped request."""
+        self._answers.put_nowait((token_id, num_steps, frozenset(banned)))
 
     async def aclose(self) -> None:
         """Ends the request."""
@@ -167,13 +197,57 @@ class ScriptedStream:
                 await asyncio.sleep(0)
         self._emit(index, [self._engine.info.eos_token_ids[0]], is_first, FinishReason.STOP, None)
 
+    async def _play_steps(self, index: int) -> None:
+        """Proposes the script's tokens one by one, then the end id; an answer may take another token instead."""
+        request, end = self._request, self._engine.info.eos_token_ids[0]
+        stop_ids = {end, *request.sampling.stop_token_ids}
+        banned: frozenset[int] = frozenset()
+        num_tokens = num_free = 0
+        for token_id in [*self._scripted_tokens(index), end]:
+            if token_id in banned:
+                continue
+            if num_free == 0:
+                self._propose(index, token_id)
+                chosen, num_steps, more = await self._answers.get()
+                banned, num_free = banned | more, num_steps
+                if chosen is None and token_id in banned:
+                    num_free -= 1
+                    continue
+                token_id = token_id if chosen is None else chosen
+            num_free -= 1
+            num_tokens += 1
+            is_stop = token_id in stop_ids
+            is_over = is_stop or num_tokens >= request.sampling.max_tokens
+            reason = FinishReason.STOP if is_stop else FinishReason.LENGTH
+            self._emit(index, [token_id], num_tokens == 1, reason if is_over else None, token_id if is_stop else None)
+            if is_over:
+                return
+
+    def _scripted_tokens(self, index: int) -> list[int]:
+        actions = self._engine.script(self._request, index)
+        return [token_id for action in actions if isinstance(action, Sequence) for token_id in action]
+
+    def _propose(self, index: int, token_id: int) -> None:
+        readout = self._request.readout
+        distribution = None if readout is None else distribution_of(token_id, readout, self._engine.info.vocab_size)
+        self._queue.put_nowait(
+            TokenEvent(
+                request_id=self._request.request_id,
+                index=index,
+                token_ids=[],
+                proposal=token_id,
+                distribution=distribution,
+            )
+        )
+
     def _emit(self, index: int, ids: list[int], is_first: bool, reason: FinishReason | None, stop: int | None) -> None:
         request = self._request
         self._engine.contexts.histories.get(request.context_id, []).extend(ids)
         asked = request.sampling.logprobs
         prompt_logprobs = None
         if is_first and request.prompt_logprobs is not None:
-            prompt_logprobs = [logprob_of(token, request.prompt_logprobs) for token in request.prompt_ids[1:]]
+            first = max(1, request.logprobs_start)
+            prompt_logprobs = [logprob_of(token, request.prompt_logprobs) for token in request.prompt_ids[first:]]
         self._queue.put_nowait(
             TokenEvent(
                 request_id=request.request_id,

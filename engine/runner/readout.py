@@ -6,12 +6,12 @@ make of those numbers is `lane_results`, for whoever waited.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from engine.request import TokenLogprob
+from engine.request import Distribution, TokenLogprob
 from engine.runner.inputs import StagedStep
 from engine.runner.pooling import Sums
 from engine.sampling.sampler import Logprobs, SampledTokens
@@ -36,33 +36,41 @@ class StepResults(msgspec.Struct, frozen=True, eq=False, gc=False):
         logprobs: Of those, if any lane asked.
         prompts: One for each of `StagedStep.prompt_readouts`.
         pooled: Sums of the hidden states wanted.
+        distributions: By place in the batch, of lanes that asked.
     """
 
     token_ids: list[int]
     logprobs: LogprobRows | None
     prompts: Sequence[LogprobRows]
     pooled: Sums
+    distributions: Mapping[int, Distribution]
 
 
-def fetch(sampled: SampledTokens | None, prompts: Sequence[Logprobs], pooled: Sums) -> StepResults:
+def fetch(
+    sampled: SampledTokens | None,
+    prompts: Sequence[Logprobs],
+    pooled: Sums,
+    distributions: Mapping[int, Distribution],
+) -> StepResults:
     """Copies a step's outcome to the host. Waits for the device.
 
     Args:
         sampled: Tokens drawn, if any lane samples.
         prompts: Log-probabilities for each of `StagedStep.prompt_readouts`.
-        pooled: What is on the host already.
+        pooled, distributions: What is on the host already.
     """
     found = [_fetch_rows(logprobs) for logprobs in prompts]
     if sampled is None:
-        return StepResults([], None, found, pooled)
+        return StepResults([], None, found, pooled, distributions)
     logprobs = None if sampled.logprobs is None else _fetch_rows(sampled.logprobs)
-    return StepResults(sampled.token_ids.tolist(), logprobs, found, pooled)
+    return StepResults(sampled.token_ids.tolist(), logprobs, found, pooled, distributions)
 
 
 def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
     """One result a lane, in order."""
     sampling = staged.readouts.sampling
-    if len(sampling) == len(staged.batch.lanes) and results.logprobs is None and not results.prompts:
+    is_plain = results.logprobs is None and not results.prompts and not results.distributions
+    if is_plain and len(sampling) == len(staged.batch.lanes):
         return [LaneResult(token_id) for token_id in results.token_ids]
     token_ids = dict(zip(sampling, results.token_ids, strict=True))
     logprobs: dict[int, TokenLogprob | None] = {}
@@ -74,7 +82,13 @@ def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
         entries = _entries(rows, [readout.num_top] * len(readout.targets))
         prompts[readout.lane] = [entry for entry in entries if entry is not None]
     return [
-        LaneResult(token_ids.get(place), logprobs.get(place), prompts.get(place, ()), results.pooled.get(place))
+        LaneResult(
+            token_ids.get(place),
+            logprobs.get(place),
+            prompts.get(place, ()),
+            results.pooled.get(place),
+            results.distributions.get(place),
+        )
         for place in range(len(staged.batch.lanes))
     ]
 

@@ -69,12 +69,12 @@ def _prompt_readout(place: int, lane: Lane, first: int, rows: list[int]) -> Prom
     """Adds the lane's prompt rows to `rows`."""
     sequence = lane.sequence
     stop = min(lane.stop, sequence.num_prompt - 1)
-    begin = len(rows)
-    rows.extend(range(first, first + stop - lane.start))
+    begin, start = len(rows), max(lane.start, sequence.first_scored)
+    rows.extend(range(first + start - lane.start, first + stop - lane.start))
     return PromptReadout(
         lane=place,
         first=begin,
         last=len(rows),
-        targets=sequence.token_ids[lane.start + 1 : stop + 1],
+        targets=sequence.token_ids[start + 1 : stop + 1],
         num_top=sequence.request.prompt_logprobs or 0,
     )

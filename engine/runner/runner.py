@@ -14,11 +14,12 @@ import torch
 
 from engine.kv.storage import KVStorage
 from engine.models.step import StepModel
+from engine.request import Distribution
 from engine.runner.device_thread import DeviceThread
 from engine.runner.inputs import InputStager, StagedStep
 from engine.runner.pooling import sum_states
 from engine.runner.readout import StepResults, fetch, lane_results
-from engine.sampling.sampler import LaneMasks, Logprobs, SampledTokens, Sampler
+from engine.sampling.sampler import LaneMasks, Logprobs, Sampler
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import Batch, LaneResult
 
@@ -75,7 +76,12 @@ class ModelRunner:
         prompts = self._score_prompts(staged, logits) if staged.prompt_readouts else ()
         hidden = staged.inputs.hidden
         pooled = {} if hidden is None else sum_states(staged.pooled, hidden.states)
-        return fetch(self._sample(staged, logits), prompts, pooled)
+        if not staged.sample_lanes:
+            return fetch(None, prompts, pooled, {})
+        rows = logits if staged.sample_rows is None else logits.index_select(0, staged.sample_rows)
+        masks = _masks(staged)
+        distributions = self._describe(staged, rows, masks) if staged.batch.num_readouts else {}
+        return fetch(self._sampler.sample(rows, staged.sample_lanes, masks), prompts, pooled, distributions)
 
     def _turn_over_rows(self, batch: Batch) -> None:
         for row in batch.released_rows:
@@ -91,11 +97,16 @@ class ModelRunner:
                 eos_token_ids=taken.eos_token_ids,
             )
 
-    def _sample(self, staged: StagedStep, logits: torch.Tensor) -> SampledTokens | None:
-        if not staged.sample_lanes:
-            return None
-        rows = logits if staged.sample_rows is None else logits.index_select(0, staged.sample_rows)
-        return self._sampler.sample(rows, staged.sample_lanes, _masks(staged))
+    def _describe(self, staged: StagedStep, rows: torch.Tensor, masks: LaneMasks | None) -> dict[int, Distribution]:
+        """By place in the batch, the distributions wanted, before anything is drawn from them."""
+        lanes = staged.batch.lanes
+        wanted = {
+            at: readout
+            for at, place in enumerate(staged.readouts.sampling)
+            if (readout := lanes[place].readout) is not None
+        }
+        found = self._sampler.describe(rows, staged.sample_lanes, masks, wanted)
+        return {staged.readouts.sampling[at]: distribution for at, distribution in found.items()}
 
     def _score_prompts(self, staged: StagedStep, logits: torch.Tensor) -> list[Logprobs]:
         return [

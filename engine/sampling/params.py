@@ -62,6 +62,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return self.temperature < 0.01
 
     @property
+    def remembers_output(self) -> bool:
+        """True if what was drawn counts for later draws."""
+        is_penalized = self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+        return is_penalized or any(len(word) > 1 for word in self.bad_words)
+
+    @property
     def takes_forced_tokens(self) -> bool:
         """True if a token that can only come next needs no draw: nothing is reported of it, nothing depends on it."""
         is_penalized = self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0

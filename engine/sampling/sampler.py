@@ -5,20 +5,24 @@ Letters: R lanes, V vocabulary, K alternatives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from engine.native.sampling import find_native_sampling
+from engine.request import Distribution, Readout
 from engine.sampling.choice import Choice, SampleLane
+from engine.sampling.distribution import describe
 from engine.sampling.logprobs import Logprobs, gather_logprobs
 from engine.sampling.masks import LaneMasks
 from engine.sampling.native_choice import NativeChoice
 from engine.sampling.plan import BatchPlan, LaneGroup, make_plan
+from engine.sampling.processors import process_logits, sanitize
 from engine.sampling.state import SamplerState
 from engine.sampling.torch_choice import TorchChoice
+from engine.sampling.torch_plan import make_torch_plan
 
 __all__ = ["TORCH", "LaneMasks", "Logprobs", "SampleLane", "SampledTokens", "Sampler", "gather_logprobs"]
 
@@ -82,6 +86,30 @@ class Sampler:
         token_ids = self._choice.choose(logits, plan, lanes, masks)
         return SampledTokens(token_ids, self._report(own_logits, token_ids, plan))
 
+    def describe(
+        self,
+        logits: torch.Tensor,
+        lanes: Sequence[SampleLane],
+        masks: LaneMasks | None,
+        wanted: Mapping[int, Readout],
+    ) -> dict[int, Distribution]:
+        """What some lanes' next tokens are drawn from; to be asked before they are. Waits for the device.
+
+        Args:
+            logits: [R, V] float32 on the state's device, not changed.
+            lanes: One a row of `logits`.
+            masks: What some of them may draw; None if all may draw anything.
+            wanted: By place among the lanes, what to give of the distribution.
+        """
+        places = list(wanted)
+        some = [lanes[place] for place in places]
+        plan = make_plan(self._state, [lane.row for lane in some])
+        values = logits[places].contiguous()
+        sanitize(values)
+        layout = make_torch_plan(plan, self._state, max_candidates=0)
+        process_logits(values, layout, self._state, [lane.num_output for lane in some], _masks_of(masks, places))
+        return dict(zip(places, describe(values, list(wanted.values())), strict=True))
+
     def gather_logprobs(self, logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Logprobs:
         """Reports tokens and their likeliest alternatives. Waits for nothing on an accelerator.
 
@@ -122,6 +150,17 @@ class Sampler:
             return None
         found = self.gather_logprobs(own_logits, group.rows_of(token_ids), plan.num_top)
         return found if group.is_all else _spread(found, group, len(token_ids))
+
+
+def _masks_of(masks: LaneMasks | None, places: Sequence[int]) -> LaneMasks | None:
+    """Masks of some lanes, by their place among those."""
+    if masks is None:
+        return None
+    rows = {lane: row for row, lane in enumerate(masks.lanes)}
+    found = [(at, rows[place]) for at, place in enumerate(places) if place in rows]
+    if not found:
+        return None
+    return LaneMasks([at for at, _ in found], masks.words[[row for _, row in found]])
 
 
 def _choice_of(state: SamplerState, team: object | None, form: str | None) -> Choice:

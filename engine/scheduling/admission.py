@@ -41,8 +41,10 @@ class Admission:
         self._eos = eos_token_ids
 
     def is_ready(self, sequence: Sequence) -> bool:
-        """False while a sequence should wait for another to compute what both have in common."""
-        return is_ready(sequence) if sequence.context is None else self._contexts.is_ready(sequence)
+        """False while a sequence is paused, or should wait for another to compute what both have in common."""
+        if sequence.context is None:
+            return is_ready(sequence)
+        return sequence.proposal is None and self._contexts.is_ready(sequence)
 
     def can_enter(self, sequence: Sequence) -> bool:
         """True if there are pages for all of its tokens; idle contexts give up theirs if that helps."""
@@ -67,10 +69,15 @@ class Admission:
         sequence.num_scheduled = sequence.num_computed = num_held
         sequence.copied_to = 0
         sequence.runs += 1
-        row = self._roster.start(sequence)
+        self._roster.start(sequence)
+        return self.describe(sequence)
+
+    def describe(self, sequence: Sequence) -> RowAssignment:
+        """What the device must know of a running sequence."""
+        assert sequence.row is not None
         return RowAssignment(
-            row,
-            sequence.request.sampling,
+            sequence.row,
+            sequence.params,
             sequence.seed,
             sequence.index,
             sequence.prompt_ids,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from engine.constraints.masks import MaskHandover
 from engine.kv.manager import PageCopy
-from engine.request import TokenLogprob
+from engine.request import Distribution, Readout, TokenLogprob
 from engine.sampling.params import SamplingParams
 from engine.sequence import Sequence
 
@@ -45,6 +45,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
         row: Row of device state.
         pages: The sequence's pages at this step, C ints.
         copies: Pages to copy before the step (copy-on-write).
+        readout: What is wanted of the distribution that it samples from.
     """
 
     sequence: Sequence
@@ -58,6 +59,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
     pages: array[int]
     copies: ListOf[PageCopy]
     pools: bool = False
+    readout: Readout | None = None
 
     @property
     def stop(self) -> int:
@@ -75,6 +77,7 @@ class Batch:
         released_rows: Rows of device state given up since the step before.
         assigned_rows: Rows taken.
         constrained: Lanes that draw within a language.
+        num_readouts: Lanes whose distribution is wanted.
         masks: How those lanes' masks come to the device, if there are any.
     """
 
@@ -83,6 +86,7 @@ class Batch:
     released_rows: list[int] = field(default_factory=list)
     assigned_rows: list[RowAssignment] = field(default_factory=list)
     constrained: list[Lane] = field(default_factory=list)
+    num_readouts: int = 0
     masks: MaskHandover | None = None
 
     def append(self, lane: Lane) -> None:
@@ -110,9 +114,11 @@ class LaneResult(msgspec.Struct, frozen=True, gc=False):
         logprob: Of that token, if asked for.
         prompt_logprobs: One entry for each position whose next prompt token was asked about.
         pooled: Sum of the hidden states wanted, if the lane pools.
+        distribution: What the token was drawn from, if asked for.
     """
 
     token_id: int | None = None
     logprob: TokenLogprob | None = None
     prompt_logprobs: ListOf[TokenLogprob] = ()
     pooled: npt.NDArray[np.float64] | None = None
+    distribution: Distribution | None = None

@@ -20,9 +20,15 @@ class Roster:
     def __init__(self, num_rows: int) -> None:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self._paused: set[Sequence] = set()
         self._requests: dict[str, list[Sequence]] = {}
         self._free_rows = list(range(num_rows - 1, -1, -1))
         self._released_rows: list[int] = []
+
+    @property
+    def has_work(self) -> bool:
+        """True if somebody lives who is not paused."""
+        return len(self.waiting) + len(self.running) > len(self._paused)
 
     @property
     def has_free_row(self) -> bool:
@@ -54,6 +60,19 @@ class Roster:
         sequence.row = self._free_rows.pop()
         return sequence.row
 
+    def pause(self, sequence: Sequence) -> None:
+        """One has nothing to do until it is told to go on."""
+        self._paused.add(sequence)
+
+    def resume(self, sequence: Sequence) -> None:
+        """It goes on."""
+        self._paused.discard(sequence)
+
+    def last_paused(self) -> Sequence | None:
+        """Of those who are paused and have pages, the last to go."""
+        running = [sequence for sequence in self._paused if sequence.is_running]
+        return max(running, key=_order) if running else None
+
     def suspend(self, sequence: Sequence) -> None:
         """Moves one from running back to waiting, at its old place."""
         self._stop(sequence)
@@ -66,6 +85,7 @@ class Roster:
         else:
             self.waiting.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
+        self._paused.discard(sequence)
         siblings = self._requests[sequence.request.request_id]
         siblings.remove(sequence)
         if not siblings:

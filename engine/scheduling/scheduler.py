@@ -21,8 +21,10 @@ from engine.reports import report
 from engine.request import ErrorReport, FinishReason, GenerateRequest, TokenEvent
 from engine.scheduling.admission import Admission
 from engine.scheduling.batch import Batch, Lane, LaneResult
+from engine.scheduling.events import make_event
 from engine.scheduling.policy import preemption_victim
 from engine.scheduling.roster import Roster
+from engine.scheduling.stepping import Stepping
 from engine.sequence import Sequence
 from engine.stats import EngineStats
 
@@ -35,6 +37,7 @@ class Scheduler:
 
     Attributes:
         contexts: Histories held between requests.
+        stepping: Sequences that pause after a draw.
 
     Args:
         kv: The pool.
@@ -65,12 +68,13 @@ class Scheduler:
         self._arrivals = itertools.count()
         self._roster = Roster(max_num_seqs)
         self._totals = EngineStats()
+        self.stepping = Stepping(self._roster, self._append, self._end_with)
         self._admission = Admission(kv, self._roster, self.contexts, self._totals, self._eos)
 
     @property
     def has_work(self) -> bool:
-        """True while any sequence lives."""
-        return bool(self._roster.waiting or self._roster.running)
+        """True while any sequence lives that is not paused."""
+        return self._roster.has_work
 
     @property
     def stats(self) -> EngineStats:
@@ -161,6 +165,7 @@ class Scheduler:
         if not num_preempted:
             self._admit(batch)
         if batch.lanes:
+            batch.assigned_rows += [self._admission.describe(sequence) for sequence in self.stepping.take_changed()]
             batch.released_rows = self._roster.take_released_rows()
             if batch.constrained:
                 batch.masks = MaskHandover()
@@ -191,6 +196,7 @@ class Scheduler:
             if forced:
                 self._totals.num_forced_tokens += len(forced)
                 lane.samples = False
+                sequence.num_in_flight -= 1
                 events.append(self._append(sequence, forced))
         return masks, events
 
@@ -204,7 +210,10 @@ class Scheduler:
                 continue  # it ended, or gave its pages back and will compute this again
             self._commit(lane, result)
             if lane.samples:
-                events.append(self._accept(sequence, result))
+                is_proposal = lane.stop >= sequence.take_until
+                events.append(
+                    self.stepping.propose(sequence, result) if is_proposal else self._accept(sequence, result)
+                )
             elif sequence.num_computed == sequence.max_total:
                 events.append(self._complete_prompt(sequence))
         return events
@@ -214,7 +223,7 @@ class Scheduler:
         events = []
         for lane in batch.lanes:
             if not lane.sequence.is_finished:
-                events.append(self._event(lane.sequence, [], finish_reason=FinishReason.ERROR, error=error))
+                events.append(make_event(lane.sequence, [], finish_reason=FinishReason.ERROR, error=error))
                 self._end(lane.sequence, FinishReason.ERROR, keep=False)
         return events
 
@@ -237,7 +246,7 @@ class Scheduler:
             return 0
         num_preempted = 0
         while not self.kv.can_reserve(sequence.table, start, stop):
-            if self.contexts.demote_one():
+            if self.contexts.demote_one() or self._park_one():
                 continue
             victim = preemption_victim(self._roster.running)
             self._preempt(batch, victim)
@@ -250,12 +259,15 @@ class Scheduler:
     def _admit(self, batch: Batch) -> None:
         """Lets those who wait enter, in order, while seats, pages and budget last."""
         for sequence in list(self._roster.waiting):
-            if not self._roster.has_free_row or batch.num_tokens >= self._max_batch_tokens:
+            if batch.num_tokens >= self._max_batch_tokens:
                 return
             if not self._admission.is_ready(sequence):
                 continue
-            if not self._admission.can_enter(sequence):
+            if not self._roster.has_free_row and not self._park_one():
                 return
+            while not self._admission.can_enter(sequence):
+                if not self._park_one():
+                    return
             batch.assigned_rows.append(self._admission.enter(sequence))
             assert sequence.table is not None
             count = self._chunk(sequence, self._max_batch_tokens - batch.num_tokens)
@@ -267,7 +279,7 @@ class Scheduler:
         if count > budget:
             count = budget
         if count > PROMPT_READOUT_CHUNK and sequence.wants_prompt_logprobs:
-            return PROMPT_READOUT_CHUNK
+            return min(count, max(0, sequence.first_scored - sequence.num_scheduled) + PROMPT_READOUT_CHUNK)
         return count
 
     def _append_lane(self, batch: Batch, sequence: Sequence, count: int, *, copies: ListOf[PageCopy]) -> None:
@@ -283,31 +295,47 @@ class Scheduler:
             num_tokens=count,
             samples=samples,
             feeds_back=sequence.num_in_flight > 0,
-            reads_prompt=start < sequence.num_prompt - 1 and sequence.wants_prompt_logprobs,
+            reads_prompt=start < sequence.num_prompt - 1 and sequence.scores(stop),
             row=sequence.row,
             pages=sequence.table.pages[:],
             copies=copies,
             pools=sequence.request.pooling is not None and sequence.pools(stop),
         )
         batch.append(lane)
+        if samples and stop >= sequence.take_until:
+            lane.readout = sequence.request.readout
+            batch.num_readouts += lane.readout is not None
+        else:
+            sequence.num_in_flight += samples
         if copies:
             sequence.copied_from, sequence.copied_to = start // self.kv.page_size * self.kv.page_size, stop
         if samples and sequence.constraint is not None:
             batch.constrained.append(lane)
         sequence.num_scheduled = stop
-        sequence.num_in_flight += samples
+
+    def _park_one(self) -> bool:
+        """Lets a paused sequence wait for its turn, with its pages in its context; False if none has any."""
+        sequence = self._roster.last_paused()
+        if sequence is None:
+            return False
+        self._suspend(sequence)
+        return True
 
     def _preempt(self, batch: Batch, victim: Sequence) -> None:
         """Takes a running sequence's pages; it keeps the tokens it knows, and waits to compute them again."""
         batch.withdraw(victim)
-        self._close(victim, keep=True)
+        self._suspend(victim)
         if victim.context is not None:
             self.contexts.demote(victim.context)
-        victim.num_scheduled = victim.num_computed = victim.num_in_flight = 0
-        victim.prompt_logprobs = []
-        victim.pooled = None
-        self._roster.suspend(victim)
         self._totals.num_preemptions += 1
+
+    def _suspend(self, sequence: Sequence) -> None:
+        """Takes a sequence out of those who run."""
+        self._close(sequence, keep=True)
+        sequence.num_scheduled = sequence.num_computed = sequence.num_in_flight = 0
+        sequence.prompt_logprobs = []
+        sequence.pooled = None
+        self._roster.suspend(sequence)
 
     # -- taking results in ----------------------------------------------------------------------------------------
 
@@ -333,14 +361,14 @@ class Scheduler:
                 sequence.constraint.advance((result.token_id,))
             except ConstraintBroken as error:
                 return self._end_with(sequence, error)
+        sequence.num_in_flight -= 1
         event = self._append(sequence, [result.token_id])
         if result.logprob is not None:
             event.logprobs = [result.logprob]
         return event
 
     def _append(self, sequence: Sequence, token_ids: list[int]) -> TokenEvent:
-        """Appends tokens in place of one that was in flight, and ends the sequence if they are its last."""
-        sequence.num_in_flight -= 1
+        """Appends tokens, and ends the sequence if they are its last."""
         sequence.token_ids += token_ids
         self._totals.num_decode_tokens += len(token_ids)
         last = token_ids[-1]
@@ -350,7 +378,7 @@ class Scheduler:
             reason = FinishReason.STOP
         elif len(sequence.token_ids) >= sequence.max_total:
             reason = FinishReason.LENGTH
-        event = self._event(sequence, token_ids, finish_reason=reason)
+        event = make_event(sequence, token_ids, finish_reason=reason)
         if is_stop:
             event.stop_token_id = last
         if reason is not None:
@@ -359,37 +387,15 @@ class Scheduler:
 
     def _end_with(self, sequence: Sequence, error: EngineError) -> TokenEvent:
         """Ends a sequence that cannot go on: outside of its language, for one, it must not."""
-        event = self._event(sequence, [], finish_reason=FinishReason.ERROR, error=report(error))
+        event = make_event(sequence, [], finish_reason=FinishReason.ERROR, error=report(error))
         self._end(sequence, FinishReason.ERROR)
         return event
 
     def _complete_prompt(self, sequence: Sequence) -> TokenEvent:
         """Ends a sequence that was to compute its prompt and draw nothing."""
-        event = self._event(sequence, [], finish_reason=FinishReason.LENGTH)
+        event = make_event(sequence, [], finish_reason=FinishReason.LENGTH)
         event.embedding = sequence.embedding()
         self._end(sequence, FinishReason.LENGTH)
-        return event
-
-    def _event(
-        self,
-        sequence: Sequence,
-        token_ids: list[int],
-        *,
-        finish_reason: FinishReason | None,
-        error: ErrorReport | None = None,
-    ) -> TokenEvent:
-        event = TokenEvent(
-            request_id=sequence.request.request_id,
-            index=sequence.index,
-            token_ids=token_ids,
-            finish_reason=finish_reason,
-            error=error,
-        )
-        if not sequence.reported:
-            event.num_cached_tokens = sequence.num_cached
-            if sequence.wants_prompt_logprobs:
-                event.prompt_logprobs = sequence.prompt_logprobs
-            sequence.reported = True
         return event
 
     def _end(self, sequence: Sequence, reason: FinishReason, *, keep: bool = True) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import math
 import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 from engine.build import build_loop
 from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig
 from engine.engine import open_engine
+from engine.errors import InvalidRequest
+from engine.request import ConstraintKind, ConstraintSpec
 from engine.sampling.params import SamplingParams
 from engine.text.model import TextModel
 from extensions.generation import Generation
@@ -211,3 +215,139 @@ async def test_after_any_changes_a_context_goes_on_as_a_fresh_prompt(runtime: Ru
     assert together == [await plain(runtime, one, asked()) for one in before]
     for context in contexts:
         context.release()
+
+
+async def steps(context: LiveContext, options: GenerateOptions, *, count: int = 1, top: int = 0) -> list[int]:
+    """Steps to the end without deciding anything; returns what was added."""
+    start = context.length
+    async with await context.stepped(options, top=top) as generation:
+        while (await generation.step(count)).finish_reason is None:
+            pass
+    return context.token_ids[start:]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_steps_without_a_decision_yield_what_a_plain_generation_yields(runtime: Runtime, count: int) -> None:
+    for sampling in SAMPLINGS:
+        options = asked(max_tokens=8, **sampling)
+        context = runtime.open_context([5, 6, 7])
+        assert await steps(context, options, count=count) == await plain(runtime, [5, 6, 7], options)
+        context.release()
+
+
+async def test_penalties_follow_what_was_chosen_and_not_what_was_proposed(runtime: Runtime) -> None:
+    sampling = {"temperature": 0.9, "seed": 3, "frequency_penalty": 2.0, "repetition_penalty": 1.5}
+    context = runtime.open_context([5, 6, 7])
+    async with await context.stepped(asked(max_tokens=12, **sampling), top=-1) as generation:
+        for chosen in (50, 50, 51):
+            await generation.step()
+            generation.choose(chosen)
+        proposed = (await generation.step()).distribution
+        assert proposed is not None
+        generation.choose(proposed.token_ids[0])
+    unpenalised = runtime.open_context([5, 6, 7, 50, 50, 51])
+    plain_logits = await unpenalised.next(top=-1)
+    difference = [a - b for a, b in zip(proposed.logprobs, plain_logits.logprobs, strict=True)]
+    assert difference[50] < difference[51] - 1.0 < difference[52] - 2.0
+    assert context.token_ids == [5, 6, 7, 50, 50, 51]
+    context.release()
+    unpenalised.release()
+
+
+async def test_a_banned_proposal_is_drawn_again_and_no_banned_token_comes_back(runtime: Runtime) -> None:
+    context = runtime.open_context([5, 6, 7])
+    banned: list[int] = []
+    async with await context.stepped(asked(max_tokens=3, temperature=0.0), top=4) as generation:
+        for _ in range(4):
+            step = await generation.step()
+            assert step.token_id is not None
+            assert step.token_id not in banned
+            assert step.distribution is not None
+            assert step.token_id == step.distribution.token_ids[0]
+            banned.append(step.token_id)
+            generation.ban([step.token_id])
+    assert context.token_ids == [5, 6, 7]
+    context.release()
+
+
+async def test_a_distribution_is_whole_and_says_what_a_list_leaves_out(runtime: Runtime) -> None:
+    context = runtime.open_context(list(range(3, 30)))
+    whole = await context.next(top=-1)
+    assert math.fsum(math.exp(one) for one in whole.logprobs) == pytest.approx(1.0, abs=1e-5)
+    few = await context.next(top=5)
+    assert len(few.token_ids) == 5
+    given = math.fsum(math.exp(one) for one in few.logprobs)
+    assert few.omitted_mass == pytest.approx(1.0 - given, abs=1e-5)
+    assert list(few.logprobs) == pytest.approx(sorted(whole.logprobs, reverse=True)[:5], abs=1e-4)
+    assert few.entropy == pytest.approx(-math.fsum(math.exp(one) * one for one in whole.logprobs), rel=1e-4)
+    wide = await context.next(top=1, need_mass=0.9)
+    assert wide.omitted_mass <= 0.1
+    assert 1 - wide.omitted_mass - math.exp(wide.logprobs[-1]) < 0.9
+    assert context.length == 27
+    context.release()
+
+
+async def test_scores_are_the_log_probabilities_of_fresh_distributions_and_the_history_is_computed_once(
+    runtime: Runtime,
+) -> None:
+    prompt = list(range(3, 60))
+    context = runtime.open_context(prompt)
+    continuations = [[7, 8, 9], [7], [], [200, 201]]
+    scores = await context.score(continuations)
+    assert [len(one) for one in scores] == [3, 1, 0, 2]
+    assert context.token_ids == prompt
+    for continuation, found in zip(continuations, scores, strict=True):
+        history = runtime.open_context(prompt)
+        for token_id, logprob in zip(continuation, found, strict=True):
+            fresh = await history.next(top=-1)
+            assert logprob == pytest.approx(fresh.logprobs[token_id], abs=2e-3)
+            history.append([token_id])
+        history.release()
+    context.release()
+
+
+async def test_a_constraint_follows_the_tokens_chosen_and_refuses_others(runtime: Runtime) -> None:
+    tokenizer = runtime.text.tokenizer
+    choice = ConstraintSpec(kind=ConstraintKind.REGEX, source="(a|b)c")
+    ids = {char: tokenizer.encode(char, add_special=False)[0] for char in "abcd"}
+    context = runtime.open_context([5, 6, 7])
+    options = dataclasses.replace(asked(max_tokens=6, ignore_eos=False), constraint=choice)
+    async with await context.stepped(options, top=8) as generation:
+        step = await generation.step()
+        assert step.distribution is not None
+        assert set(step.distribution.token_ids) <= {*ids.values(), *range(VOCAB)}
+        generation.choose(ids["d"])
+        with pytest.raises(InvalidRequest, match="does not allow"):
+            await generation.step()
+        generation.choose(ids["b"])
+        step = await generation.step()
+        assert step.token_id == ids["c"]
+        assert step.distribution is not None
+        assert step.distribution.omitted_mass == 0.0
+        while step.finish_reason is None:
+            step = await generation.step()
+    assert tokenizer.decode(context.token_ids[3:]).startswith("bc")
+    context.release()
+
+
+async def test_steps_of_many_contexts_go_on_beside_each_other_in_a_pool_too_small_for_all(runtime: Runtime) -> None:
+    prompts = [[at + 3, *range(10, 60)] for at in range(20)]
+    contexts = [runtime.open_context(prompt) for prompt in prompts]
+    sampling = {"temperature": 1.0, "seed": 9}
+    found = await asyncio.gather(*[steps(context, asked(max_tokens=6, **sampling), top=3) for context in contexts])
+    assert found == [await plain(runtime, prompt, asked(max_tokens=6, **sampling)) for prompt in prompts]
+    for context in contexts:
+        context.release()
+
+
+async def test_stopping_takes_the_chosen_token_and_leaves_a_mere_proposal(runtime: Runtime) -> None:
+    context = runtime.open_context([5, 6, 7])
+    generation = await context.stepped(asked(max_tokens=6))
+    await generation.step()
+    generation.choose(44)
+    await generation.stop()
+    assert context.token_ids == [5, 6, 7, 44]
+    async with await context.stepped(asked(max_tokens=6)) as generation:
+        await generation.step()
+    assert context.token_ids == [5, 6, 7, 44]
+    context.release()

@@ -65,6 +65,7 @@ class Script:
         stopped: Sequences that the caller ended one by one.
         num_read: Events handed out.
         history: Of the request's context, if it has one.
+        advances: What the caller of a stepped request said.
     """
 
     def __init__(self) -> None:
@@ -73,6 +74,7 @@ class Script:
         self.stopped: list[int] = []
         self.num_read = 0
         self.history: list[int] | None = None
+        self.advances: list[tuple[int | None, int, list[int]]] = []
         self._items: deque[TokenEvent | Exception | None] = deque()
         self._arrived = asyncio.Event()
 
@@ -145,6 +147,10 @@ class Script:
         self.stopped.append(index)
         kept = [item for item in self._items if not (isinstance(item, TokenEvent) and item.index == index)]
         self._items = deque(kept)
+
+    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
+        """See `EventStream`; what follows is up to the test."""
+        self.advances.append((token_id, num_steps, list(banned)))
 
     async def aclose(self) -> None:
         """See `EventStream`."""

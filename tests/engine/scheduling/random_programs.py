@@ -17,10 +17,11 @@ from engine.contexts.commands import AppendTokens, ContextCommand, ForkContext, 
 from engine.request import FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
 from tests.engine.scheduling.rig import EOS, SIZE, Rig, expected_tokens, make_request
-from tests.engine.scheduling.simulated_device import VOCAB, continuation
+from tests.engine.scheduling.simulated_device import VOCAB, next_token
 
 KINDS = (
     *("opened", "appended", "forked", "truncated", "released", "generated", "plain", "aborted", "stopped"),
+    *("proposals", "taken", "chosen", "banned"),
     *("deferred", "failed steps", "preemptions", "demoted", "copied pages", "tokens shared", "steps"),
 )
 
@@ -30,7 +31,16 @@ class _Owner:
 
     def __init__(self, token_ids: list[int]) -> None:
         self.token_ids = token_ids
+        self.forget()
+
+    def forget(self) -> None:
+        """The generation has ended."""
         self.request: GenerateRequest | None = None
+        self.banned: set[int] = set()
+        self.chosen: dict[int, int] = {}
+        """By position, what was taken instead of the proposal."""
+        self.num_proposals = 0
+        """Those answered so far."""
 
 
 class RandomProgram:
@@ -66,6 +76,9 @@ class RandomProgram:
             for act in self._rng.choices(acts, weights, k=self._rng.randrange(3)):
                 act()
             self._generate()
+            for name in [name for name, owner in self._owners.items() if owner.request is not None]:
+                if self._rng.random() < 0.5:
+                    self._steer(self._owners[name])
             if self._rng.random() < 0.02:
                 self._rig.fail_next = True
             self._step()
@@ -91,6 +104,11 @@ class RandomProgram:
     def _drain(self) -> None:
         self._rig.drain()
         self._take_ends()
+        while any(owner.request is not None for owner in self._owners.values()):
+            for owner in self._owners.values():
+                self._steer(owner)
+            self._rig.drain()
+            self._take_ends()
 
     def _step(self) -> None:
         self._rig.step()
@@ -106,13 +124,42 @@ class RandomProgram:
             got, expected = self._rig.tokens(request.request_id), self._expected(owner, request)
             assert got == (expected[: len(got)] if reason is FinishReason.ERROR else expected)
             owner.token_ids = owner.token_ids + got
-            owner.request = None
+            owner.forget()
 
     def _expected(self, owner: _Owner, request: GenerateRequest) -> list[int]:
         sampling = request.sampling
-        return continuation(
-            owner.token_ids, seed=sampling.seed or 0, stream=0, max_tokens=sampling.max_tokens, stop=frozenset({EOS})
-        )
+        history = list(owner.token_ids)
+        while len(history) < len(owner.token_ids) + sampling.max_tokens:
+            drawn = next_token(history, sampling.seed or 0, 0, owner.banned)
+            history.append(owner.chosen.get(len(history), drawn))
+            if history[-1] == EOS:
+                break
+        return history[len(owner.token_ids) :]
+
+    def _steer(self, owner: _Owner) -> None:
+        """Says what becomes of a proposal, if there is one."""
+        request = owner.request
+        if request is None or not request.stepped:
+            return
+        name = request.request_id
+        proposals = [event for event in self._rig.events if event.request_id == name and event.proposal is not None]
+        if len(proposals) == owner.num_proposals:
+            return
+        history = owner.token_ids + self._rig.tokens(name)
+        proposal = proposals[-1].proposal
+        assert proposal == next_token(history, request.sampling.seed or 0, 0, owner.banned)
+        owner.num_proposals = len(proposals)
+        self.tally["proposals"] += 1
+        kind, num_steps = self._rng.choice(["taken", "taken", "chosen"]), self._rng.choice([1, 1, 3])
+        if request.sampling.max_tokens == 1 and self._rng.random() < 0.3:
+            kind = "banned"
+            owner.banned.add(proposal)
+        if kind == "chosen":
+            owner.chosen[len(history)] = self._rng.randrange(VOCAB)
+        self.tally[kind] += 1
+        token_id = owner.chosen[len(history)] if kind == "chosen" else None
+        banned = [proposal] if kind == "banned" else []
+        self._rig.events += self._rig.scheduler.stepping.advance(name, token_id, num_steps, banned)
 
     def _tell(self, command: ContextCommand) -> None:
         self._rig.obey(command)
@@ -188,7 +235,7 @@ class RandomProgram:
         got = self._rig.tokens(owner.request.request_id)
         assert got == self._expected(owner, owner.request)[: len(got)]
         owner.token_ids = owner.token_ids + got[: self._rng.randint(0, len(got))]
-        owner.request = None
+        owner.forget()
         self._tell(TruncateContext(name, len(owner.token_ids)))
 
     def _join(self) -> None:
@@ -204,7 +251,7 @@ class RandomProgram:
             if owner.request is None and owner.token_ids and self._rng.random() < 0.2:
                 self._compute(name, owner, max_tokens=self._rng.choice([0, 1, 4, 9]))
                 self.tally["generated"] += 1
-                if owner.request is not None and self._rng.random() < 0.1:
+                if owner.request is not None and not owner.request.stepped and self._rng.random() < 0.1:
                     self._defer(name, owner)
 
     def _compute(self, context_id: str, owner: _Owner, *, max_tokens: int) -> None:
@@ -215,6 +262,7 @@ class RandomProgram:
             prompt_ids=[],
             context_id=context_id,
             sampling=SamplingParams(max_tokens=max_tokens, seed=self._rng.randrange(99)),
+            stepped=max_tokens > 0 and self._rng.random() < 0.4,
             priority=self._rng.choice([0, 0, 1]),
         )
         self._rig.scheduler.add(owner.request)

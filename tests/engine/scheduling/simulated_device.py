@@ -17,10 +17,13 @@ from engine.sequence import Sequence
 VOCAB = 50
 
 
-def next_token(history: ListOf[int], seed: int, stream: int) -> int:
+def next_token(history: ListOf[int], seed: int, stream: int, banned: Container[int] = ()) -> int:
     """The token this "model" draws after a history."""
     digest = hashlib.blake2b(repr((list(history), seed, stream)).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") % VOCAB
+    token = int.from_bytes(digest, "little") % VOCAB
+    while token in banned:
+        token = (token + 1) % VOCAB
+    return token
 
 
 def continuation(prompt: ListOf[int], *, seed: int, stream: int, max_tokens: int, stop: frozenset[int]) -> list[int]:
@@ -40,7 +43,7 @@ class SimulatedDevice:
         self._size = page_size
         self._slots: list[int | None] = [None] * (num_pages * page_size)
         self._last: list[int | None] = [None] * num_rows
-        self._rows: dict[int, tuple[int, int]] = {}
+        self._rows: dict[int, tuple[int, int, frozenset[int]]] = {}
         self._known: dict[Lane, list[int]] = {}
 
     def stage(self, batch: Batch) -> None:
@@ -52,7 +55,8 @@ class SimulatedDevice:
         for row in batch.released_rows:
             self._rows.pop(row, None)
         for taken in batch.assigned_rows:
-            self._rows[taken.row] = (taken.seed, taken.stream)
+            banned = frozenset(word[0] for word in taken.params.bad_words)
+            self._rows[taken.row] = (taken.seed, taken.stream, banned)
         destinations = [destination for _, destination in batch.copies]
         assert len(set(destinations)) == len(destinations)
         for source, destination in batch.copies:
@@ -90,10 +94,10 @@ class SimulatedDevice:
         prompt = []
         if lane.reads_prompt:
             stop = min(lane.stop, lane.sequence.num_prompt - 1)
-            prompt = [TokenLogprob(float(-position), [], [], 1) for position in range(lane.start, stop)]
+            start = max(lane.start, lane.sequence.first_scored)
+            prompt = [TokenLogprob(float(-position), [], [], 1) for position in range(start, stop)]
         if not lane.samples:
             return LaneResult(prompt_logprobs=prompt)
-        seed, stream = self._rows[lane.row]
-        token = next_token(tokens, seed, stream)
+        token = next_token(tokens, *self._rows[lane.row])
         self._last[lane.row] = token
         return LaneResult(token, None, prompt)
