@@ -13,14 +13,16 @@ void fit(std::vector<T>& values) {
 
 }  // namespace
 
-StepTables Tables::view(int vocab_size) {
-  std::vector<float>(readout_rows.size() * vocab_size, 0.0f).swap(logits);
+StepTables Tables::view(const Dimensions& dims) {
+  std::vector<float>(readout_rows.size() * dims.vocab_size, 0.0f).swap(logits);
+  std::vector<float>(hidden_rows.size() * dims.hidden_size, 0.0f).swap(hidden);
   mask_places.clear();
   for (const auto& mask : masks) mask_places.push_back(mask.empty() ? nullptr : mask.data());
   StepTables tables;
   tables.num_rows = int(token_ids.size());
   tables.num_lanes = int(context_lens.size());
   tables.num_readouts = int(readout_rows.size());
+  tables.num_hidden = int(hidden_rows.size());
   tables.token_ids = token_ids.data();
   tables.positions = positions.data();
   tables.slots = slots.data();
@@ -31,6 +33,8 @@ StepTables Tables::view(int vocab_size) {
   tables.masks = mask_places.empty() ? nullptr : mask_places.data();
   tables.readout_rows = readout_rows.data();
   tables.logits = logits.data();
+  tables.hidden_rows = hidden_rows.data();
+  tables.hidden = hidden.data();
   return tables;
 }
 
@@ -92,7 +96,11 @@ Tables Lanes::next_step(Random& random) {
   for (int i = random.between(0, 6); i > 0; --i) tables.readout_rows.push_back(random.between(0, num_rows - 1));
   if (random.chance(0.3))
     for (int row = 0; row < num_rows; ++row) tables.readout_rows.push_back(row);
-  for (auto* values : {&tables.token_ids, &tables.positions, &tables.slots, &tables.readout_rows}) fit(*values);
+  if (random.chance(0.5))
+    for (int i = random.between(1, 2 * num_rows); i > 0; --i)
+      tables.hidden_rows.push_back(random.between(0, num_rows - 1));
+  for (auto* values : {&tables.token_ids, &tables.positions, &tables.slots, &tables.readout_rows, &tables.hidden_rows})
+    fit(*values);
   for (auto* values : {&tables.query_starts, &tables.context_lens, &tables.table_starts, &tables.block_tables})
     fit(*values);
   return tables;

@@ -18,14 +18,14 @@ struct Lane {
 
 // A step's tables and the memory they point to.
 struct Tables {
-  std::vector<int64_t> token_ids, positions, slots, readout_rows;
+  std::vector<int64_t> token_ids, positions, slots, readout_rows, hidden_rows;
   std::vector<int32_t> query_starts, context_lens, table_starts, block_tables;
   std::vector<std::vector<uint8_t>> masks;  // empty: causal
   std::vector<const uint8_t*> mask_places;
-  std::vector<float> logits;
+  std::vector<float> logits, hidden;
 
-  // Refers to these tables, and to new memory for logits.
-  StepTables view(int vocab_size);
+  // Refers to these tables, and to new memory for logits and hidden states.
+  StepTables view(const Dimensions& dims);
 };
 
 class Lanes {

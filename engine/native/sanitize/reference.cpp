@@ -197,7 +197,7 @@ std::vector<double> PlainModel::attend(const StepTables& tables, int index, int 
   return out;
 }
 
-std::vector<double> PlainModel::step(const StepTables& tables) {
+PlainModel::Results PlainModel::step(const StepTables& tables) {
   const Dimensions& dims = tiny_.dims;
   std::vector<std::vector<double>> hidden(tables.num_rows), queries(tables.num_rows);
   for (int row = 0; row < tables.num_rows; ++row)
@@ -217,13 +217,17 @@ std::vector<double> PlainModel::step(const StepTables& tables) {
         add(hidden[row], layer.down.times(gated));
       }
   }
-  std::vector<double> logits;
+  Results results;
+  auto read = [&](int64_t row) { return normalised(hidden[row], tiny_.final_norm.data(), dims.norm_eps); };
   for (int i = 0; i < tables.num_readouts; ++i) {
-    const std::vector<double> row =
-        head_.times(normalised(hidden[tables.readout_rows[i]], tiny_.final_norm.data(), dims.norm_eps));
-    logits.insert(logits.end(), row.begin(), row.end());
+    const std::vector<double> row = head_.times(read(tables.readout_rows[i]));
+    results.logits.insert(results.logits.end(), row.begin(), row.end());
   }
-  return logits;
+  for (int i = 0; i < tables.num_hidden; ++i) {
+    const std::vector<double> row = read(tables.hidden_rows[i]);
+    results.hidden.insert(results.hidden.end(), row.begin(), row.end());
+  }
+  return results;
 }
 
 }  // namespace wye::sanitize

@@ -1,6 +1,7 @@
 // A decoder's step in plain loops and float64, rounded where the native step rounds: what its results are held against.
 //
-// Letters: T rows of the step, R rows read out, V vocabulary, N outputs and K inputs of a product.
+// Letters: T rows of the step, R rows read out, Q rows whose hidden state is given out, V vocabulary, E hidden_size,
+// N outputs and K inputs of a product.
 
 #pragma once
 
@@ -32,8 +33,13 @@ class PlainModel {
  public:
   PlainModel(const TinyModel& tiny, bool is_int8, int num_slots, int page_size);
 
-  // Stores K and V and returns logits [R][V].
-  std::vector<double> step(const StepTables& tables);
+  // What a step gives out.
+  struct Results {
+    std::vector<double> logits, hidden;  // [R][V], [Q][E]
+  };
+
+  // Stores K and V and returns logits and hidden states.
+  Results step(const StepTables& tables);
 
  private:
   struct Layer {

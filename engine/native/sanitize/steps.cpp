@@ -12,7 +12,7 @@
 namespace wye::sanitize {
 namespace {
 
-// Root mean square of the differences, as a share of that of the logits: a tenth of what two unlike models differ by,
+// Root mean square of the differences, as a share of that of the logits or hidden states: a tenth of what two unlike models differ by,
 // ten times what rounding does.
 constexpr double kTolerance = 0.05, kToleranceInt8 = 0.12;
 
@@ -20,15 +20,20 @@ struct Distance {
   double squares = 0, all = 0;
 
   void add(const std::vector<float>& found, const std::vector<double>& expected) {
-    check(found.size() == expected.size(), "there is a logit for each token and readout");
+    check(found.size() == expected.size(), "there is a value for each place");
     for (size_t i = 0; i < found.size(); ++i) {
-      check(std::isfinite(found[i]), "a logit is not finite");
+      check(std::isfinite(found[i]), "a value is not finite");
       squares += (found[i] - expected[i]) * (found[i] - expected[i]);
       all += expected[i] * expected[i];
     }
   }
   double share() const { return all > 0 ? std::sqrt(squares / all) : 0; }
 };
+
+void check_same(const std::vector<float>& first, const std::vector<float>& second) {
+  check(first.empty() || std::memcmp(first.data(), second.data(), first.size() * sizeof(float)) == 0,
+        "threads change a result");
+}
 
 void run_case(int seed, const Form& form) {
   Random random(seed);
@@ -39,22 +44,24 @@ void run_case(int seed, const Form& form) {
   TinyEngine alone(tiny, form, is_int8, 1, lanes.num_pages(), page_size);
   TinyEngine together(tiny, form, is_int8, num_threads, lanes.num_pages(), page_size);
   PlainModel plain(tiny, is_int8, lanes.num_pages() * page_size, page_size);
-  Distance distance;
+  Distance distance, hidden_distance;
   while (!lanes.is_done()) {
     Tables tables = lanes.next_step(random);
-    const StepTables one = tables.view(tiny.dims.vocab_size);
+    const StepTables one = tables.view(tiny.dims);
     check_tables(alone.model(), alone.stepper().pages(), one, tables.block_tables.size());
     alone.stepper().run(one);
-    const std::vector<float> expected = tables.logits;
-    distance.add(expected, plain.step(one));
-    together.stepper().run(tables.view(tiny.dims.vocab_size));
-    check(expected.empty() ||
-              std::memcmp(expected.data(), tables.logits.data(), expected.size() * sizeof(float)) == 0,
-          "threads change a result");
+    const std::vector<float> logits = tables.logits, hidden = tables.hidden;
+    const PlainModel::Results expected = plain.step(one);
+    distance.add(logits, expected.logits);
+    hidden_distance.add(hidden, expected.hidden);
+    together.stepper().run(tables.view(tiny.dims));
+    check_same(logits, tables.logits);
+    check_same(hidden, tables.hidden);
     if (random.chance(0.2)) together.renew();
   }
-  check(distance.share() < (is_int8 ? kToleranceInt8 : kTolerance),
-        "case " + std::to_string(seed) + " in form " + form.name + " is off by " + std::to_string(distance.share()));
+  for (const Distance* one : {&distance, &hidden_distance})
+    check(one->share() < (is_int8 ? kToleranceInt8 : kTolerance),
+          "case " + std::to_string(seed) + " in form " + form.name + " is off by " + std::to_string(one->share()));
   check(alone.memory() == together.memory(), "threads change K or V");
 }
 

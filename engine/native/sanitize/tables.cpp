@@ -27,7 +27,7 @@ void spoil(std::vector<T>& table, Random& random, int64_t limit) {
 void spoil_some(Tables& tables, Random& random, const Model& model, const Pages& pages) {
   for (int i = random.between(1, 3); i > 0; --i) {
     const int64_t rows = int64_t(tables.token_ids.size());
-    switch (random.between(0, 7)) {
+    switch (random.between(0, 8)) {
       case 0: spoil(tables.token_ids, random, model.dims.vocab_size); break;
       case 1: spoil(tables.positions, random, int64_t{1} << 31); break;
       case 2: spoil(tables.slots, random, int64_t(pages.num_pages) * pages.page_size); break;
@@ -35,7 +35,8 @@ void spoil_some(Tables& tables, Random& random, const Model& model, const Pages&
       case 4: spoil(tables.context_lens, random, int64_t(tables.block_tables.size()) * pages.page_size); break;
       case 5: spoil(tables.table_starts, random, int64_t(tables.block_tables.size())); break;
       case 6: spoil(tables.block_tables, random, pages.num_pages); break;
-      default: spoil(tables.readout_rows, random, rows);
+      case 7: spoil(tables.readout_rows, random, rows); break;
+      default: spoil(tables.hidden_rows, random, rows);
     }
   }
   // Masks are measured against the tables before they get here, so they would no longer fit.
@@ -65,7 +66,7 @@ void run_case(int seed, const Form& form, int& num_refused, int& num_run) {
       Tables wrong = right;
       spoil_some(wrong, random, engine.model(), engine.stepper().pages());
       const auto before = engine.memory();
-      const StepTables tables = wrong.view(tiny.dims.vocab_size);
+      const StepTables tables = wrong.view(tiny.dims);
       if (is_refused(engine, tables, wrong.block_tables.size())) {
         ++num_refused;
         check(engine.memory() == before, "a refused step writes nothing");
