@@ -107,20 +107,20 @@ class SteppedGeneration:
             per_choice={0: num_tokens},
         )
 
-    async def step(self, count: int = 1) -> Step:
-        """Takes the token chosen, or else the one proposed, draws `count` more, and pauses with the last of them.
+    async def step(self, n: int = 1) -> Step:
+        """Takes the token chosen, or else the one proposed, draws `n` more, and pauses with the last of them.
 
         The others are taken as they come. After the end it returns the end again.
 
         Raises:
-            ValueError: `count` is not positive.
+            ValueError: `n` is not positive.
             InvalidRequest: The token chosen is not allowed by the constraint; choose another.
             GenerationClosed: The generation was closed before its end.
             EngineStopped: The engine is gone.
             EngineError: The engine gave this generation up.
         """
-        if count < 1:
-            raise ValueError(f"count must be at least 1, got {count}")
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
         if self._end is not None:
             return self._end
         if self._is_closed:
@@ -129,12 +129,12 @@ class SteppedGeneration:
             text = ""
             if self._proposal is None:
                 step = await self._wait()
-                if step.finish_reason is not None or count == 1:
+                if step.finish_reason is not None or n == 1:
                     return step
-                text, count = step.text, count - 1
+                text, n = step.text, n - 1
             choice, self._choice = self._choice, None
             banned, self._banned = self._banned, []
-            self._stream.advance(choice, count, banned)
+            self._stream.advance(choice, n, banned)
             step = await self._wait()
         except errors.InvalidRequest:
             raise

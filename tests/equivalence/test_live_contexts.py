@@ -85,7 +85,7 @@ async def plain(runtime: Runtime, token_ids: Sequence[int], options: GenerateOpt
     return await read(await runtime.context(list(token_ids)).generate(options))
 
 
-SAMPLINGS = (
+SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 0.9, "seed": 3},
     {"temperature": 1.2, "seed": 4, "top_p": 0.9, "frequency_penalty": 0.5, "repetition_penalty": 1.3},
@@ -210,9 +210,9 @@ async def test_after_any_changes_a_context_goes_on_as_a_fresh_prompt(runtime: Ru
             options = asked(max_tokens=rng.randint(1, 6), **sampling)
             before = list(context.token_ids)
             assert await go_on(context, options) == await plain(runtime, before, options)
-    before = [list(context.token_ids) for context in contexts]
+    histories = [list(context.token_ids) for context in contexts]
     together = await asyncio.gather(*[go_on(context, asked()) for context in contexts])
-    assert together == [await plain(runtime, one, asked()) for one in before]
+    assert together == [await plain(runtime, one, asked()) for one in histories]
     for context in contexts:
         context.release()
 
@@ -236,7 +236,7 @@ async def test_steps_without_a_decision_yield_what_a_plain_generation_yields(run
 
 
 async def test_penalties_follow_what_was_chosen_and_not_what_was_proposed(runtime: Runtime) -> None:
-    sampling = {"temperature": 0.9, "seed": 3, "frequency_penalty": 2.0, "repetition_penalty": 1.5}
+    sampling: dict[str, Any] = {"temperature": 0.9, "seed": 3, "frequency_penalty": 2.0, "repetition_penalty": 1.5}
     context = runtime.open_context([5, 6, 7])
     async with await context.stepped(asked(max_tokens=12, **sampling), top=-1) as generation:
         for chosen in (50, 50, 51):
@@ -333,7 +333,7 @@ async def test_a_constraint_follows_the_tokens_chosen_and_refuses_others(runtime
 async def test_steps_of_many_contexts_go_on_beside_each_other_in_a_pool_too_small_for_all(runtime: Runtime) -> None:
     prompts = [[at + 3, *range(10, 60)] for at in range(20)]
     contexts = [runtime.open_context(prompt) for prompt in prompts]
-    sampling = {"temperature": 1.0, "seed": 9}
+    sampling: dict[str, Any] = {"temperature": 1.0, "seed": 9}
     found = await asyncio.gather(*[steps(context, asked(max_tokens=6, **sampling), top=3) for context in contexts])
     assert found == [await plain(runtime, prompt, asked(max_tokens=6, **sampling)) for prompt in prompts]
     for context in contexts:
