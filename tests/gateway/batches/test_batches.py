@@ -96,14 +96,16 @@ async def test_a_line_is_answered_as_the_same_request_over_http(client: httpx.As
         chat(messages="?"),
         chat(tools=[{"type": "other"}]),
         chat(max_tokens=100_000),
+        chat(priority="x"),
+        chat(priority=2**63),
         {},
     ]
     lines = [line(number, body=body) for number, body in enumerate(bodies)]
     batch = await ended(client, (await begin(client, lines))["id"])
-    assert batch["request_counts"] == {"total": 7, "completed": 2, "failed": 5}
+    assert batch["request_counts"] == {"total": 9, "completed": 2, "failed": 7}
     good, bad = await results(client, batch["output_file_id"]), await results(client, batch["error_file_id"])
     assert ids(good) == ["line-0", "line-1"]
-    assert ids(bad) == [f"line-{number}" for number in range(2, 7)]
+    assert ids(bad) == [f"line-{number}" for number in range(2, 9)]
     for body, item in zip(bodies, good + bad, strict=True):
         answer = await client.post(CHAT, content=json.dumps(body), headers={"content-type": "application/json"})
         response = item["response"]

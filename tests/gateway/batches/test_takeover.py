@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from engine.text.model import TextModel
 from gateway.batches.journal import Journal
@@ -200,6 +202,45 @@ async def test_a_batch_goes_on_after_a_restart_of_its_redis(
     await check_all_once(worker, made["id"])
     await worker.close()
     redis.stop()
+
+
+def cut_off(worker: Worker) -> None:
+    """What a worker sees whose network is gone: it cannot say anything any more, and does not know what others do."""
+
+    async def fail(**_: Any) -> None:
+        raise RedisConnectionError("no route to host")
+
+    leases = worker.services.runner.tools.records.leases
+    for name in ("renewing", "releasing", "recording", "finishing", "_move", "_claim"):
+        setattr(leases, name, fail)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_workers_come_and_go_as_they_like(
+    start: Start, engine: ScriptedEngine, model: TextModel, quick: None, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr("gateway.batches.journal.PATIENCE_S", 0.2)
+    monkeypatch.setattr("gateway.batches.job.TROUBLE_PAUSE_S", 0.05)
+    rng = random.Random(seed)
+    words = model.tokenizer.encode("Hello there.", add_special=False)
+    engine.script = lambda request, index: [words[:1], rng.random() / 50, words[1:]]
+    client = start().client
+    made = [await begin(client, [line(number) for number in range(NUM_LINES)]) for _ in range(4)]
+    for _ in range(6):
+        worker = start(batch_lines=rng.randint(1, 4))
+        worker.start()
+        await asyncio.sleep(rng.random() / 10)
+        match rng.randrange(3):
+            case 0:
+                await worker.services.runner.aclose()
+            case 1:
+                worker.services.runner.begin_drain()
+            case 2:
+                cut_off(worker)
+    last = start()
+    last.start()
+    for batch in made:
+        await check_all_once(last, batch["id"])
 
 
 async def test_a_batch_with_which_workers_keep_dying_fails_with_what_it_has(
