@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import TypedDictSchema
 
-from gateway.schemas import answers, batch_answers, embedding_answers, kept_answers
+from gateway.schemas import answers, batch_answers, embedding_answers, extension_answers, kept_answers
 
 ANSWERS: dict[str, Any] = {
     "POST /v1/chat/completions": answers.ChatCompletion,
@@ -48,6 +48,11 @@ ANSWERS: dict[str, Any] = {
     "GET /v1/files": batch_answers.FileList,
     "GET /v1/files/{file_id}": batch_answers.FileObject,
     "DELETE /v1/files/{file_id}": batch_answers.DeletedFile,
+    "POST /v1/extensions": extension_answers.ExtensionObject,
+    "POST /v1/extensions/check": extension_answers.ExtensionCheck,
+    "GET /v1/extensions": extension_answers.ExtensionList,
+    "GET /v1/extensions/{extension_id}": extension_answers.ExtensionObject,
+    "DELETE /v1/extensions/{extension_id}": extension_answers.DeletedExtension,
     "POST /v1/batches": batch_answers.BatchObject,
     "GET /v1/batches": batch_answers.BatchList,
     "GET /v1/batches/{batch_id}": batch_answers.BatchObject,

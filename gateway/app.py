@@ -25,12 +25,14 @@ from gateway.lifecycle import Admission, Lifecycle
 from gateway.middleware import ErrorBoundary, PlainOptions, RequestBody, RequestLog, TrailingSlash
 from gateway.models import ServedModels
 from gateway.openapi import DescribedApi
+from gateway.programs.build import build_programs, program_limits, sandbox_options
 from gateway.routes import (
     batches,
     chat,
     completions,
     conversations,
     embeddings,
+    extensions,
     files,
     health,
     models,
@@ -47,6 +49,21 @@ from gateway.telemetry import Metrics
 
 EXPOSED_HEADERS = ("x-request-id", "openai-processing-ms", "openai-version", "retry-after", "x-should-retry")
 """Response headers that scripts of other origins may read."""
+
+ROUTES = (
+    chat,
+    completions,
+    embeddings,
+    responses,
+    conversations,
+    extensions,
+    files,
+    batches,
+    models,
+    tokenize,
+    health,
+)
+"""Modules with routes, in the order of the API's description."""
 
 
 def create_app(
@@ -77,7 +94,9 @@ def create_app(
     lifecycle = Lifecycle(metrics.set_active)
     url = settings.redis_url or store_url
     stored = _store(settings, url)
-    runtime = Runtime(engine, text, _pooling(settings, text))
+    runtime = Runtime(
+        engine, text, _pooling(settings, text), limits=program_limits(settings), sandbox=sandbox_options(settings)
+    )
     served = ServedModels(settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,))
 
     async def itself(scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,6 +110,7 @@ def create_app(
         lifecycle=lifecycle,
         stored=stored,
         runs=BackgroundRuns(stored, lifecycle),
+        programs=build_programs(settings, runtime, url),
         batches=build_runner(
             settings, itself, url=url, files_dir=files_dir, lifecycle=lifecycle, runtime=runtime, models=served
         ),
@@ -104,7 +124,7 @@ def create_app(
     )
     app.needs_key = bool(settings.api_keys)
     app.state.services = services
-    for module in (chat, completions, embeddings, responses, conversations, files, batches, models, tokenize, health):
+    for module in ROUTES:
         app.include_router(module.router)
     return app
 

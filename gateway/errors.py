@@ -7,6 +7,7 @@
     ├── AuthenticationError       no key or a wrong one, 401
     ├── ModelNotFound             no model of that name is served, 404
     ├── NotFound                  nothing of that id is kept here, or it is somebody else's, 404
+    ├── ExtensionConflict         another program has that name and version, 409
     ├── BodyTooLarge              the body exceeds the limit, 413
     ├── UnsupportedMediaType      the body is not JSON, or compressed in a way we do not read, 415
     ├── StoreUnavailable          no store for what outlives a request, or it does not answer, 503
@@ -18,6 +19,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +35,16 @@ from engine.errors import (
     UnsupportedReadout,
 )
 from engine.text.errors import InvalidText, TemplateError, TextTooLong
+from extensions.errors import (
+    ArgumentsInvalid,
+    Diagnostic,
+    ProgramInvalid,
+    RunCancelled,
+    SandboxUnavailable,
+    ScriptCrashed,
+    ScriptError,
+    ScriptLimitExceeded,
+)
 
 MAX_MESSAGE_CHARS = 1024
 """Error messages are cut here unless told otherwise: a client must not get its own megabytes back."""
@@ -104,6 +116,10 @@ class NotFound(GatewayError):
     """Nothing of that id is stored here for the caller."""
 
 
+class ExtensionConflict(GatewayError):
+    """Another program is registered under this name and version; versions never change."""
+
+
 class BodyTooLarge(GatewayError):
     """The request body is larger than allowed."""
 
@@ -154,6 +170,7 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     AuthenticationError: ErrorSpec(401, "invalid_request_error", "invalid_api_key"),
     ModelNotFound: ErrorSpec(404, "invalid_request_error", "model_not_found"),
     NotFound: ErrorSpec(404, "invalid_request_error", "not_found"),
+    ExtensionConflict: ErrorSpec(409, "invalid_request_error", "version_exists"),
     BodyTooLarge: ErrorSpec(413, "invalid_request_error", "request_too_large"),
     UnsupportedMediaType: ErrorSpec(415, "invalid_request_error", "unsupported_media_type"),
     StoreUnavailable: ErrorSpec(503, "server_error", "store_unavailable", retry_after=True),
@@ -169,6 +186,13 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     TemplateError: ErrorSpec(400, "invalid_request_error", "invalid_messages"),
     ResourceExhausted: ErrorSpec(503, "server_error", "server_is_overloaded", retry_after=True),
     EngineStopped: ErrorSpec(503, "server_error", "engine_stopped", retry_after=True),
+    ProgramInvalid: ErrorSpec(400, "invalid_request_error", "program_invalid"),
+    ArgumentsInvalid: ErrorSpec(400, "invalid_request_error", "invalid_argument"),
+    ScriptError: ErrorSpec(400, "extension_error", "extension_error"),
+    ScriptLimitExceeded: ErrorSpec(400, "extension_error", "limit_exceeded"),
+    ScriptCrashed: ErrorSpec(503, "server_error", "script_crashed", retry_after=True),
+    RunCancelled: ErrorSpec(503, "server_error", "run_cancelled", retry_after=True),
+    SandboxUnavailable: ErrorSpec(503, "server_error", "sandbox_unavailable", retry_after=True),
 }
 """Most specific class first counts; anything else is an internal error."""
 
@@ -208,7 +232,7 @@ def to_reply(
     """
     if isinstance(error, HTTPException):
         return _http_reply(error)
-    spec = next((TABLE[cls] for cls in type(error).__mro__ if cls in TABLE), INTERNAL)
+    spec = _spec(error)
     message = "The server had an error while processing the request."
     param, code = None, spec.code
     headers = {"Retry-After": str(retry_after_s)} if spec.retry_after else {}
@@ -223,7 +247,46 @@ def to_reply(
         message += f" ({code})"
     if spec.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return ErrorReply(spec.status, _body(_cut(message, max_message_chars), spec.type, param, code), headers)
+    body = _body(_cut(message, max_message_chars), spec.type, param, code)
+    body["error"] |= _details(error, max_message_chars)
+    return ErrorReply(spec.status, body, headers)
+
+
+def _spec(error: BaseException) -> ErrorSpec:
+    if isinstance(error, ScriptError) and error.cause is not None and (cause := _spec(error.cause)).status >= 500:
+        return cause  # not the script's fault, though it might have caught it
+    return next((TABLE[cls] for cls in type(error).__mro__ if cls in TABLE), INTERNAL)
+
+
+def _details(error: Exception, max_chars: int) -> dict[str, Any]:
+    """What an error of a program says besides: where in the script, and what for."""
+    match error:
+        case ProgramInvalid():
+            return {"diagnostics": diagnostics_body(error.diagnostics)}
+        case ScriptError():
+            return {
+                "traceback": _cut(error.traceback, 16 * max_chars),
+                "line": error.frames[-1].line if error.frames else None,
+            }
+        case ScriptLimitExceeded():
+            return {"limit": error.limit, "used": error.used, "allowed": error.allowed}
+    return {}
+
+
+def diagnostics_body(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
+    """What is wrong with a script: lines and columns count from 1, columns in characters; ends are behind the last."""
+    return [
+        {
+            "line": one.line,
+            "column": one.column,
+            "end_line": one.end_line or one.line,
+            "end_column": one.end_column or one.column,
+            "severity": one.severity,
+            "rule": one.rule or None,
+            "message": _cut(one.message, MAX_MESSAGE_CHARS),
+        }
+        for one in diagnostics
+    ]
 
 
 def _http_reply(error: HTTPException) -> ErrorReply:

@@ -13,6 +13,7 @@ from gateway.schemas.batches import MAX_TTL_S, MIN_TTL_S, BatchRequest
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
 from gateway.schemas.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
+from gateway.schemas.extensions import SourceRequest
 from gateway.schemas.responses import (
     ConversationItemsRequest,
     ConversationRequest,
@@ -34,6 +35,7 @@ BODIES: tuple[type[WireModel], ...] = (
     ConversationUpdate,
     ConversationItemsRequest,
     BatchRequest,
+    SourceRequest,
     TokenizeTextRequest,
     TokenizeChatRequest,
     DetokenizeRequest,

@@ -16,6 +16,7 @@ from gateway.caller import Caller, caller_of
 from gateway.errors import ErrorReply, StoreUnavailable, to_reply
 from gateway.lifecycle import Lifecycle
 from gateway.models import ServedModels
+from gateway.programs.running import ProgramStarter
 from gateway.schemas.base import INT64_MAX, WireModel, parse_json, validate
 from gateway.settings import Settings
 from gateway.state.files import FileStore
@@ -53,6 +54,7 @@ class Services:
         lifecycle: Whether new work is taken.
         stored: What outlives a request; None without a Redis.
         runs: Responses that are worked on in the background.
+        programs: What starts programs, and knows which there are.
         batches: What is worked on when nobody is in a hurry, and its files; None without a Redis or a directory.
     """
 
@@ -63,6 +65,7 @@ class Services:
     lifecycle: Lifecycle
     stored: ResponseStore | None
     runs: BackgroundRuns
+    programs: ProgramStarter
     batches: BatchRunner | None
 
     @property
@@ -118,6 +121,7 @@ class Services:
         if self.batches is not None:
             await self.batches.aclose()
         await self.runs.aclose()
+        await self.programs.aclose()
         if self.stored is not None:
             await self.stored.aclose()
 

@@ -146,6 +146,42 @@ class Settings(BaseSettings):
     batch_priority: Annotated[int, Field(ge=0, le=2**31)] = 1000
     """Added to the priority of requests of batches; higher starts later."""
 
+    max_programs: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Programs that run at once in each gateway process; more wait for a moment, then they are refused."""
+
+    max_program_bytes: Annotated[int, Field(ge=256, le=2**24)] = 256 * 1024
+    """Largest program in bytes of its text."""
+
+    program_wall_s: Annotated[float, Field(gt=0)] = 300.0
+    """Seconds that a program may take from its admission to its end."""
+
+    program_exec_s: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds that a program may compute by itself; waiting for the model does not count."""
+
+    program_memory_bytes: Annotated[int, Field(ge=2**20)] = 64 * 1024 * 1024
+    """Memory of a program's own values in bytes."""
+
+    program_calls: Annotated[int, Field(ge=1)] = 100_000
+    """Calls of the server that a program may make."""
+
+    program_prefill_tokens: Annotated[int, Field(ge=1)] = 1_000_000
+    """Prompt tokens that a program may have computed."""
+
+    program_decode_tokens: Annotated[int, Field(ge=1)] = 100_000
+    """Tokens that a program may generate."""
+
+    program_contexts: Annotated[int, Field(ge=1)] = 256
+    """Contexts that a program may hold at once."""
+
+    max_extensions: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Most registered programs of one API key."""
+
+    max_extension_versions: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Most versions of one registered program."""
+
+    max_extension_bytes: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
+    """Most bytes of all registered programs of one API key."""
+
     log_format: Literal["text", "json"] = "text"
     """How log lines are written."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from pydantic_monty import Frame
@@ -15,15 +16,24 @@ _IMPORTS = "import asyncio, json, math, re"
 _DUMPS = "wye_dumps"
 NUM_LINES_BEFORE = 1
 
+_TYPES_IMPORT = re.compile(
+    r"^([ \t]*)from[ \t]+extensions\.sandbox\.stubs[ \t]+import[ \t]*(\([^()]*\)|[^\n(]*)$", re.MULTILINE
+)
+
 
 def to_check(source: str) -> str:
     """The script behind a line that ends the run."""
-    return f"{_IMPORTS}; {CHECK_ONLY}()\n{source}"
+    return f"{_IMPORTS}; {CHECK_ONLY}()\n{_without_types(source)}"
 
 
 def to_run(source: str) -> str:
     """The script, then a call of its `main`, whose result leaves as JSON."""
-    return f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{source}\n{_DUMPS}(await main(request, lm))"
+    return f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{_without_types(source)}\n{_DUMPS}(await main(request, lm))"
+
+
+def _without_types(source: str) -> str:
+    """Leaves out the import that names the types to editors: a script knows them without it."""
+    return _TYPES_IMPORT.sub(lambda match: match[1] + "pass" + "\n" * match[0].count("\n"), source)
 
 
 def frames_of(traceback: Iterable[Frame], source: str) -> list[ScriptFrame]:

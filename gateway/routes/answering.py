@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any, Protocol, TypeVar
 
 from fastapi import Request, Response
 
 from extensions.output import GenerationStep, Usage
-from gateway.generations import Choice, Generations
+from gateway.generations import Choice
 from gateway.services import Services
 from gateway.sse import DONE, EventStreamResponse, close_shielded, unless_disconnected
 from gateway.translate.chunks import encode_json, error_event
@@ -17,10 +17,33 @@ from gateway.translate.chunks import encode_json, error_event
 log = logging.getLogger(__name__)
 
 
-class Chunks(Protocol):
+class AnswerWork(Protocol):
+    """What makes the text of an answer: generations, or a program."""
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[GenerationStep]: ...
+
+    async def collect(self) -> list[Choice]:
+        """Waits for all text, and closes itself."""
+        ...
+
+    async def aclose(self) -> None:
+        """Ends whatever still runs. Idempotent."""
+        ...
+
+
+Work = TypeVar("Work", bound=AnswerWork)
+WorkEncoded = TypeVar("WorkEncoded", bound=AnswerWork, contravariant=True)
+
+
+class Chunks(Protocol[WorkEncoded]):
     """Encodes one stream."""
 
-    def encode(self, step: GenerationStep, work: Generations) -> bytes:
+    def encode(self, step: GenerationStep, work: WorkEncoded) -> bytes:
         """Framed events for one step; empty if there is nothing to say."""
         ...
 
@@ -29,7 +52,7 @@ class Chunks(Protocol):
         ...
 
 
-def stream(services: Services, work: Generations, chunks: Chunks) -> Response:
+def stream(services: Services, work: Work, chunks: Chunks[Work]) -> Response:
     """Answers with a stream of events that ends in [DONE], whatever happens."""
     return EventStreamResponse(
         _events(services, work, chunks),
@@ -39,7 +62,7 @@ def stream(services: Services, work: Generations, chunks: Chunks) -> Response:
     )
 
 
-async def _events(services: Services, work: Generations, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+async def _events(services: Services, work: Work, chunks: Chunks[Work]) -> AsyncGenerator[bytes, None]:
     try:
         async for step in work:
             if data := chunks.encode(step, work):
@@ -56,7 +79,7 @@ async def _events(services: Services, work: Generations, chunks: Chunks) -> Asyn
     yield last + DONE
 
 
-async def collect(request: Request, work: Generations) -> list[Choice]:
+async def collect(request: Request, work: AnswerWork) -> list[Choice]:
     """Waits for the whole text, for as long as the client does.
 
     Raises:

@@ -6,12 +6,15 @@ from fastapi import APIRouter, Request, Response
 
 from gateway.generations import Generations
 from gateway.openapi import takes
+from gateway.programs.running import asked_program
 from gateway.routes.answering import collect, json_response, stream
+from gateway.routes.running import answer_by_program, model_name
 from gateway.schemas.chat import ChatRequest
 from gateway.services import ServicesDep, read_body
 from gateway.translate.chat import ChatChunks, chat_answer
 from gateway.translate.chat_work import prepare_chat
 from gateway.translate.head import Head
+from gateway.translate.programs import chat_for_program
 from gateway.translate.sampling import check_limits
 
 router = APIRouter()
@@ -21,8 +24,11 @@ router = APIRouter()
 async def create_chat_completion(request: Request, services: ServicesDep) -> Response:
     """Continues a conversation."""
     body = await read_body(request, ChatRequest)
-    model = services.models.resolve(body.model)
+    model = model_name(services, body.model)
     check_limits(body, services.settings)
+    if (program := asked_program(body.model, body.extension)) is not None:
+        given = chat_for_program(body, model)
+        return await answer_by_program(request, services, body, program, given, "chat")
     runtime, info = services.runtime, await services.engine_info()
     chat = await prepare_chat(body, runtime.text, info, services.settings)
     work = await Generations.start(

@@ -10,13 +10,16 @@ from extensions.output import GenerateOptions
 from gateway.errors import BadRequest, UnsupportedParameter
 from gateway.generations import Generations, Work
 from gateway.openapi import takes
+from gateway.programs.running import asked_program
 from gateway.routes.answering import collect, json_response, stream
+from gateway.routes.running import answer_by_program, model_name
 from gateway.schemas.completions import CompletionRequest, Prompt
 from gateway.services import ServicesDep, read_body
 from gateway.settings import Settings
 from gateway.translate.completions import CompletionChunks, EncodedPrompt, completion_answer
 from gateway.translate.head import Head
 from gateway.translate.infill import Infill
+from gateway.translate.programs import text_for_program
 from gateway.translate.prompts import encode_text, truncate_prompt
 from gateway.translate.sampling import check_limits, to_options
 
@@ -27,8 +30,11 @@ router = APIRouter()
 async def create_completion(request: Request, services: ServicesDep) -> Response:
     """Continues one or several texts."""
     body = await read_body(request, CompletionRequest)
-    model = services.models.resolve(body.model)
+    model = model_name(services, body.model)
     _check_limits(body, services.settings)
+    if (program := asked_program(body.model, body.extension)) is not None:
+        given = text_for_program(body, model)
+        return await answer_by_program(request, services, body, program, given, "text")
     runtime, info = services.runtime, await services.engine_info()
     infill = _infill(body, runtime.text)
     if infill is None:
@@ -65,7 +71,7 @@ async def _encode(text: TextModel, prompt: Prompt, body: CompletionRequest, limi
     else:
         ids = prompt
         shown = ""
-    ids = truncate_prompt(ids, body.truncate_prompt_tokens, limit_tokens, body.max_tokens)
+    ids = truncate_prompt(ids, body.truncate_prompt_tokens, limit_tokens, body.max_tokens, body.truncation_side)
     if body.echo and (not isinstance(prompt, str) or len(ids) < len(prompt)):
         shown = text.tokenizer.decode(ids, skip_special=body.skip_special_tokens)
     return EncodedPrompt(shown, ids)
@@ -94,7 +100,7 @@ async def _arrange(text: TextModel, infill: Infill, body: CompletionRequest, lim
 
 
 def _options(body: CompletionRequest, info: EngineInfo, text: TextModel, prompt: EncodedPrompt) -> GenerateOptions:
-    num_logprobs = body.logprobs
+    num_logprobs = body.num_logprobs
     if body.num_candidates > body.n and num_logprobs is None:
         num_logprobs = 0
     return to_options(
@@ -105,6 +111,6 @@ def _options(body: CompletionRequest, info: EngineInfo, text: TextModel, prompt:
         prompt_param="prompt",
         max_tokens=body.max_tokens,
         num_logprobs=num_logprobs,
-        num_prompt_logprobs=body.logprobs if body.echo else None,
+        num_prompt_logprobs=body.num_logprobs if body.echo else None,
         n=body.num_candidates,
     )

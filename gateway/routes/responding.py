@@ -14,7 +14,8 @@ from fastapi import Request, Response
 
 from gateway.errors import StoreUnavailable
 from gateway.generations import Generations
-from gateway.routes.answering import collect
+from gateway.programs.work import ProgramWork
+from gateway.routes.answering import AnswerWork, collect
 from gateway.routes.context import Prompt
 from gateway.services import Services
 from gateway.sse import EventStreamResponse, close_shielded
@@ -50,7 +51,7 @@ class Turn:
     services: Services
     owner: str
     prompt: Prompt
-    work: Generations
+    work: Generations | ProgramWork
     writer: ResponseWriter
     is_stored: bool
     conversation_id: str | None
@@ -77,7 +78,7 @@ async def answer_whole(request: Request, turn: Turn) -> Body:
     writer = turn.writer
     (choice,) = await collect(request, turn.work)
     events = [*writer.begin(), *writer.read(choice.text, choice.tokens, choice.token_ids, choice.finish_reason)]
-    events += writer.end(choice.finish_reason, turn.work.usage)
+    events += _end(turn, choice.finish_reason)
     await _keep(turn, events)
     return writer.response
 
@@ -87,7 +88,7 @@ def answer_as_stream(turn: Turn) -> Response:
     return event_stream(turn.services, _events(turn), turn.work)
 
 
-def event_stream(services: Services, events: AsyncGenerator[bytes, None], work: Generations | None = None) -> Response:
+def event_stream(services: Services, events: AsyncGenerator[bytes, None], work: AnswerWork | None = None) -> Response:
     """A response of framed events."""
     settings = services.settings
     return EventStreamResponse(
@@ -113,13 +114,20 @@ async def _events(turn: Turn) -> AsyncGenerator[bytes, None]:
             if events := writer.read(step.text, step.tokens, step.token_ids, step.finish_reason):
                 told += events
                 yield b"".join(map(frame, events))
-        last = writer.end(finish_reason, work.usage)
+        last = _end(turn, finish_reason)
     except Exception as error:
         last = _failure(turn, error)
     # Kept before its end is told: whoever reads the end may refer to the response at once.
     if not await _keep(turn, [*told, *last]):
         last[-1] = writer.last_again()
     yield b"".join(map(frame, last))
+
+
+def _end(turn: Turn, finish_reason: str | None) -> list[bytes]:
+    """The last events of a response that came to its end."""
+    if isinstance(turn.work, ProgramWork):
+        turn.response["extension"] = turn.work.body()
+    return turn.writer.end(finish_reason, turn.work.usage)
 
 
 def _failure(turn: Turn, error: Exception) -> list[bytes]:
@@ -214,7 +222,7 @@ async def _work(turn: Turn) -> None:
     except Exception as error:
         last = _failure(turn, error)
     else:
-        last = writer.end(finish_reason, work.usage)
+        last = _end(turn, finish_reason)
     finally:
         await close_shielded(work)
     await _to_its_end(_settle(turn, [*untold, *last]))

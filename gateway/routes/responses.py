@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -12,6 +13,9 @@ from engine.request import EngineInfo
 from gateway.errors import BadRequest
 from gateway.generations import Generations
 from gateway.openapi import takes
+from gateway.parsing.answers import AnswerPlan
+from gateway.programs.running import asked_program
+from gateway.programs.work import ProgramWork
 from gateway.routes.answering import json_response
 from gateway.routes.context import Prompt, read_prompt
 from gateway.routes.following import follow, read_response
@@ -19,10 +23,13 @@ from gateway.routes.listing import Limit, Order, page
 from gateway.routes.owning import owner_of
 from gateway.routes.reading import readable
 from gateway.routes.responding import Turn, answer_as_stream, answer_whole, begin_in_background, event_stream
+from gateway.routes.running import model_name
+from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.items import new_id
 from gateway.schemas.responses import InputTokensRequest, ResponseRequest
 from gateway.services import Services, ServicesDep, read_body
 from gateway.state.store import TooLargeToStore
+from gateway.translate.programs import chat_for_program
 from gateway.translate.responses_events import ResponseWriter
 from gateway.translate.responses_input import client_names
 from gateway.translate.responses_object import Body, is_over, new_response
@@ -39,13 +46,14 @@ _POLL_S = 0.05
 async def create_response(request: Request, services: ServicesDep) -> Response:
     """Answers an input, alone or after earlier turns."""
     body = await read_body(request, ResponseRequest)
-    model = services.models.resolve(body.model)
+    model = model_name(services, body.model)
+    program = asked_program(body.model, body.extension)
     _check_streaming(body, services)
     owner = owner_of(request, services)
     if body.background or body.store:
         await services.store.check()
     prompt = await read_prompt(services, body, owner, num_output_tokens=body.max_output_tokens or 1)
-    turn = await _begin(services, body, prompt, model=model, owner=owner)
+    turn = await _begin(services, body, prompt, program, model=model, owner=owner)
     if not body.background:
         return answer_as_stream(turn) if body.stream else json_response(await answer_whole(request, turn))
     queued = dict(turn.response, status="queued")
@@ -63,17 +71,32 @@ def _check_streaming(body: ResponseRequest, services: Services) -> None:
         raise BadRequest("'stream_options' is only allowed when 'stream' is true.", "stream_options")
 
 
-async def _begin(services: Services, body: ResponseRequest, prompt: Prompt, *, model: str, owner: str) -> Turn:
-    """Hands the prompt to the engine."""
+async def _begin(
+    services: Services,
+    body: ResponseRequest,
+    prompt: Prompt,
+    program: ExtensionFields | None,
+    *,
+    model: str,
+    owner: str,
+) -> Turn:
+    """Hands the prompt to the engine, or to the program that answers it."""
     info = await services.engine_info()
-    with client_names():
-        work = await Generations.start(
-            services.runtime,
-            [prompt.work.work],
-            salt=body.cache_salt or "",
-            metrics=services.metrics,
-            prompt_param="messages",
-        )
+    form = prompt.work.form(prompt.chat, services.runtime.text, services.settings)
+    work: Generations | ProgramWork
+    if program is not None:
+        given = replace(chat_for_program(prompt.chat, model), stream=body.stream)
+        work = await services.programs.start(body, program, owner, given, salt=body.cache_salt or "")
+        form = replace(form, plan=AnswerPlan(thinking=None, tool_format=form.plan.tool_format))
+    else:
+        with client_names():
+            work = await Generations.start(
+                services.runtime,
+                [prompt.work.work],
+                salt=body.cache_salt or "",
+                metrics=services.metrics,
+                prompt_param="messages",
+            )
     is_stored = body.store is not False and services.stored is not None
     response = new_response(new_id("resp"), body, model=model, is_stored=is_stored, defaults=_defaults(info))
     return Turn(
@@ -81,7 +104,7 @@ async def _begin(services: Services, body: ResponseRequest, prompt: Prompt, *, m
         owner=owner,
         prompt=prompt,
         work=work,
-        writer=ResponseWriter(response, prompt.work.form(prompt.chat, services.runtime.text, services.settings)),
+        writer=ResponseWriter(response, form),
         is_stored=is_stored,
         conversation_id=None if body.conversation is None else body.conversation.id,
     )

@@ -11,6 +11,8 @@ from typing import Any, Literal, NotRequired
 from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic takes that of `typing` from Python 3.12 on
 
+from gateway.schemas.extension_answers import ProgramAnswer, ProgramNews
+
 OPEN = ConfigDict(extra="allow")
 """Other keys are possible; everywhere else there are none."""
 
@@ -122,8 +124,9 @@ class ChatCompletion(TypedDict):
     service_tier: Literal["default"]
     choices: list[ChatChoice]
     usage: CompletionUsage
-    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_logprobs: PromptLogprobs | None
     prompt_token_ids: NotRequired[list[int]]
+    extension: NotRequired[ProgramAnswer]
 
 
 class FunctionPiece(TypedDict):
@@ -175,6 +178,7 @@ class ChatCompletionChunk(TypedDict):
     system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[CompletionUsage | None]
+    extension: NotRequired[ProgramNews | ProgramAnswer]
 
 
 class TextLogprobs(TypedDict):
@@ -194,7 +198,7 @@ class TextChoice(TypedDict):
     logprobs: TextLogprobs | None
     finish_reason: Literal["stop", "length"]
     stop_reason: str | int | None
-    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_logprobs: PromptLogprobs | None
     token_ids: NotRequired[list[int]]
     prompt_token_ids: NotRequired[list[int]]
 
@@ -209,6 +213,7 @@ class TextCompletion(TypedDict):
     system_fingerprint: str
     choices: list[TextChoice]
     usage: CompletionUsage
+    extension: NotRequired[ProgramAnswer]
 
 
 class TextChunkChoice(TypedDict):
@@ -232,6 +237,7 @@ class TextCompletionChunk(TypedDict):
     system_fingerprint: str
     choices: list[TextChunkChoice]
     usage: NotRequired[CompletionUsage | None]
+    extension: NotRequired[ProgramNews | ProgramAnswer]
 
 
 class RenderedChat(TypedDict):

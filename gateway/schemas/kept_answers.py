@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import (
+    Any,
+    Literal,
+    NotRequired,  # see there
+)
 
-from typing_extensions import TypedDict  # see there
+from typing_extensions import TypedDict
 
 from gateway.schemas.answers import OPEN, ContentLogprob
+from gateway.schemas.extension_answers import ProgramAnswer
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -186,6 +191,7 @@ class ModelResponse(TypedDict):
     truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None
     user: str | None
+    extension: NotRequired[ProgramAnswer]
 
 
 class ResponseEvent(TypedDict):

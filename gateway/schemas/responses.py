@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.schemas.base import Count, FiniteFloat, Int64, PositiveCount, StringList, TokenId, WireModel
 from gateway.schemas.chat import MAX_TOOLS, MetadataKey, MetadataValue, TemplateKwargs
+from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.items import Items
 from gateway.schemas.sampling import (
     MAX_ALLOWED_IDS,
@@ -157,7 +158,6 @@ class ResponseRequest(PromptFields):
         "modalities": (["text"], []),
         "moderation": (),
         "n": (1,),
-        "extension": (),
         "structured_outputs": ({},),
         "response_format": ({"type": "text"},),
     }
@@ -195,6 +195,7 @@ class ResponseRequest(PromptFields):
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory", "24h", "in-memory"] | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    extension: ExtensionFields | None = None
 
     @model_validator(mode="after")
     def _check_storing(self) -> Self:

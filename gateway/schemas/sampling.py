@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.schemas.base import INT64_MAX, Count, FiniteFloat, Int64, StringList, TokenId, WireModel
+from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.structured import StructuredFields
 
 MAX_TOP_LOGPROBS = 20
@@ -48,7 +49,7 @@ class StreamOptions(WireModel):
 
     Attributes:
         include_usage: Send one last chunk with the usage.
-        continuous_usage_stats: Send the usage so far with every chunk.
+        continuous_usage_stats: With `include_usage`: send the usage so far with every chunk.
         include_obfuscation: Accepted; chunks are never padded.
     """
 
@@ -80,18 +81,21 @@ class SamplingFields(StructuredFields):
         stop: Strings that end the text.
         top_k: Likeliest tokens kept; 0 and -1 keep all.
         logit_bias: By token id; values beyond -100..100 are clamped.
-        truncate_prompt_tokens: Keep this many last prompt tokens; -1 keeps what fits.
+        prompt_logprobs: Alternatives a prompt token; -1 is the most there can be.
+        truncate_prompt_tokens: Keep this many prompt tokens; -1 keeps what fits.
+        truncation_side: Where others are left out.
         cache_salt: Prefix pages are shared only with requests of the same salt.
+        extension: A program that answers the request.
         request_id: Accepted as a label; never the key of anything.
         return_token_ids: Add token ids to the answer.
         return_tokens_as_token_ids: Spell tokens in logprobs as `token_id:N`.
     """
 
     unsupported: ClassVar = {
+        "logprob_token_ids": ([],),
         "lora_path": (),
         "logits_processors": ([],),
         "use_beam_search": (False,),
-        "extension": (),
     }
 
     model: str | None = None
@@ -115,14 +119,16 @@ class SamplingFields(StructuredFields):
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ALLOWED_IDS)] | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    prompt_logprobs: Count | None = None
+    prompt_logprobs: Annotated[int, Field(ge=-1, le=INT64_MAX)] | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT64_MAX)] | None = None
+    truncation_side: Literal["left", "right"] = "left"
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     priority: Int64 = 0
     request_id: str | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     user: str | None = None
+    extension: ExtensionFields | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
 
     @field_validator("bad_words")

@@ -33,6 +33,8 @@ NUM_OTHER = 20
 UNTOLD = [positive_data_acceptance]
 """A description cannot say what fits the model, nor which fields exclude each other: valid bodies may be refused."""
 
+PROGRAM = 'EXTENSION = {"name": "x", "version": "1.0.0"}\n\nasync def main(request, lm):\n    return 1\n'
+
 PLAIN: dict[str, Body] = {
     "POST /v1/chat/completions": chat(),
     "POST /v1/completions": text(),
@@ -94,6 +96,7 @@ def known(server: RunningServer) -> Body:
             "conversation_id": conversation["id"],
             "item_id": items["data"][0]["id"],
             "file_id": file["id"],
+            "extension_id": client.post("/v1/extensions", json={"source": PROGRAM}).json()["id"],
             "batch_id": client.post("/v1/batches", json=asked).json()["id"],
         }
 

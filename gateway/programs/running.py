@@ -1,0 +1,116 @@
+"""A request that a program answers: found, narrowed, started."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from extensions.errors import ArgumentsInvalid, ProgramInvalid
+from extensions.programs.request import ProgramRequest
+from extensions.programs.versions import read_reference
+from extensions.runtime import Runtime
+from gateway.errors import BadRequest
+from gateway.programs.finding import ProgramFinder
+from gateway.programs.work import ProgramWork
+from gateway.schemas.base import WireModel
+from gateway.schemas.extensions import ExtensionFields
+
+MODEL_PREFIX = "ext:"
+"""A model of this name and a program's is that program on the served model, for clients that send no other fields."""
+
+_NOT_PARAMS = frozenset(
+    {"model", "messages", "prompt", "tools", "stream", "stream_options", "extension", "cache_salt", "request_id"}
+    | {"priority", "user", "service_tier", "input", "instructions", "store", "background", "conversation", "metadata"}
+    | {"previous_response_id", "include", "safety_identifier", "prompt_cache_key"}
+)
+"""Fields of requests that say nothing of how to generate."""
+
+
+class ProgramStarter:
+    """Starts programs for requests.
+
+    Args:
+        runtime: Where they run.
+        finder: Which there are.
+    """
+
+    def __init__(self, runtime: Runtime, finder: ProgramFinder) -> None:
+        self._runtime = runtime
+        self._finder = finder
+
+    @property
+    def finder(self) -> ProgramFinder:
+        """Which programs there are."""
+        return self._finder
+
+    async def start(
+        self,
+        body: WireModel,
+        fields: ExtensionFields,
+        owner: str,
+        given: ProgramRequest,
+        *,
+        salt: str,
+    ) -> ProgramWork:
+        """Starts the program that a request asks for.
+
+        Args:
+            body: The request.
+            fields: Its `extension`.
+            owner: Whose programs are known, and who pays.
+            given: What the script is to see of the request; arguments, parameters and id are filled in here.
+            salt: Prefix pages are shared only among contexts of the same salt.
+
+        Raises:
+            ArgumentsInvalid: Its name, arguments or limits are wrong; `param` is the path in the body.
+            NotFound: Nothing of its name is here.
+            ProgramInvalid: It cannot run.
+            SandboxUnavailable: There is no process to run it in.
+            EngineStopped: No engine is there.
+        """
+        if getattr(body, "n", 1) != 1:
+            raise BadRequest("A program gives one answer: 'n' must be 1. Send a number in 'extension.args'.", "n")
+        try:
+            program = await self._finder.find(fields, owner)
+            limits = self._runtime.programs.limits.narrowed(fields.limits)
+            run = await self._runtime.run_program(
+                program,
+                replace(
+                    given,
+                    params=body.model_dump(mode="json", exclude_unset=True, exclude=set(_NOT_PARAMS)),
+                    args=fields.args,
+                    id=f"run_{uuid.uuid4().hex}",
+                    strict_path=fields.strict_path,
+                ),
+                limits=limits,
+                account=owner,
+                salt=salt,
+            )
+        except ProgramInvalid as error:
+            error.param = "extension.source"
+            raise
+        except ArgumentsInvalid as error:
+            if not error.param.startswith("extension."):
+                error.param = f"extension.{error.param}"
+            raise
+        return ProgramWork(run)
+
+    async def aclose(self) -> None:
+        """Ends all programs. Idempotent."""
+        await self._runtime.aclose()
+        await self._finder.aclose()
+
+
+def asked_program(model: str | None, extension: ExtensionFields | None) -> ExtensionFields | None:
+    """Which program a request asks for, by its `extension` or by its model's name; None for a plain request.
+
+    Raises:
+        BadRequest: It asks for two, or the name is too long.
+    """
+    if model is None or not model.startswith(MODEL_PREFIX):
+        return extension
+    if extension is not None:
+        raise BadRequest("'model' names a program already; leave 'extension' out, or name a model.", "extension")
+    name = model.removeprefix(MODEL_PREFIX)
+    read_reference(name, "model")
+    return ExtensionFields(name=name)

@@ -1,0 +1,114 @@
+"""A running program, read like a generation: by everything that streams or collects text."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from extensions.output import GenerationStep, Usage
+from extensions.programs.request import EventEmitted, LogWritten, ProgramOutcome, TextEmitted
+from extensions.programs.run import ProgramRun
+from gateway.generations import Choice
+
+
+class ProgramWork:
+    """The work of a request that a program answers. Iterate once; close it however that ends.
+
+    Attributes:
+        run: The program.
+        outcome: What it came to; None before its end.
+    """
+
+    def __init__(self, run: ProgramRun) -> None:
+        self.run = run
+        self.outcome: ProgramOutcome | None = None
+        self._news: list[dict[str, Any]] = []
+        self._steps = self._read()
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far, of all that the program generated."""
+        used = self.run.usage
+        return Usage(
+            num_prompt_tokens=used.num_prompt_tokens,
+            num_completion_tokens=used.num_completion_tokens,
+            num_cached_tokens=used.num_cached_tokens,
+            per_choice={0: used.num_completion_tokens},
+        )
+
+    def take_news(self) -> list[dict[str, Any]]:
+        """What the program told besides text since the last call: `extension` objects of the wire."""
+        news, self._news = self._news, []
+        return news
+
+    def __aiter__(self) -> AsyncIterator[GenerationStep]:
+        return self
+
+    async def __anext__(self) -> GenerationStep:
+        """Waits for text or news; the last step brings the finish reason.
+
+        Raises:
+            ProgramError: The program failed.
+            EngineError: The engine did.
+        """
+        return await self._steps.__anext__()
+
+    async def collect(self) -> list[Choice]:
+        """Waits for the end and returns the one choice. Closes itself.
+
+        Raises:
+            ProgramError: The program failed.
+            EngineError: The engine did.
+        """
+        choice = Choice(0)
+        try:
+            async for step in self:
+                choice.texts.append(step.text)
+                choice.finish_reason = step.finish_reason or choice.finish_reason
+        finally:
+            await self.aclose()
+        return [choice]
+
+    async def aclose(self) -> None:
+        """Ends the program if it still runs; all it holds is free within one step. Idempotent."""
+        await self.run.aclose()
+
+    def body(self) -> dict[str, Any]:
+        """The `extension` of the answer; once the program has ended."""
+        outcome = self.outcome
+        assert outcome is not None
+        used = outcome.usage
+        return {
+            "run_id": self.run.request.id,
+            "result": outcome.result,
+            "exec_path": outcome.exec_path,
+            "exec_reason": outcome.exec_reason or None,
+            "usage": {
+                "prompt_tokens": used.num_prompt_tokens,
+                "cached_tokens": used.num_cached_tokens,
+                "completion_tokens": used.num_completion_tokens,
+                "host_calls": used.num_host_calls,
+                "generations": used.num_generations,
+                "contexts": used.num_contexts,
+                "max_contexts": used.max_contexts,
+                "output_bytes": used.output_bytes,
+                "log_bytes": used.log_bytes,
+                "wall_s": round(used.wall_s, 6),
+                "first_call_s": None if used.first_call_s is None else round(used.first_call_s, 6),
+            },
+            "logs": outcome.logs,
+        }
+
+    async def _read(self) -> AsyncIterator[GenerationStep]:
+        async for event in self.run:
+            match event:
+                case TextEmitted(text):
+                    yield GenerationStep(index=0, text=text)
+                case EventEmitted(kind, data):
+                    self._news.append({"event": {"type": kind, "data": data}})
+                    yield GenerationStep(index=0)
+                case LogWritten(text):
+                    self._news.append({"log": text})
+                    yield GenerationStep(index=0)
+        outcome = self.outcome = self.run.outcome
+        yield GenerationStep(index=0, finish_reason="length" if outcome.finish_reason == "length" else "stop")
