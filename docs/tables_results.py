@@ -17,6 +17,8 @@ HEADINGS: Mapping[str, str] = {
     "peers_http": "Beside llama-server, over HTTP",
     "compare": "Beside `transformers`",
     "busy": "Beside a busy process, and left alone",
+    "constrained": "Within a form",
+    "gateway_cost": "What a streamed token costs a gateway",
     "prefix": "The prefix cache",
     "pool": "The KV pool when it is full",
     "http_overhead": "What HTTP adds",

@@ -6,11 +6,11 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.build import build_loop
 from engine.config import EngineConfig
-from engine.request import EngineInfo, FinishReason, GenerateRequest
+from engine.request import ConstraintSpec, EngineInfo, FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
 from engine.stats import EngineStats
 from loadtests.workload import random_ids
@@ -47,11 +47,29 @@ class BatchTiming:
         num_prompt_tokens: Of all sequences.
         sequences: One entry a sequence.
         wall_s: Until the last one ended.
+        num_forced_tokens: Output tokens of all sequences that a constraint left no choice about.
     """
 
     num_prompt_tokens: int
     sequences: Sequence[SequenceTiming]
     wall_s: float
+    num_forced_tokens: int = 0
+
+    def after(self, num_tokens: int) -> BatchTiming:
+        """The same batch without the first tokens of each sequence.
+
+        Raises:
+            ValueError: A sequence has no more than these.
+        """
+        if any(len(sequence.times) <= num_tokens for sequence in self.sequences):
+            raise ValueError(f"no tokens are left after the first {num_tokens}")
+        sequences = [SequenceTiming(times=sequence.times[num_tokens:]) for sequence in self.sequences]
+        return replace(self, sequences=sequences)
+
+    @property
+    def drawn_share(self) -> float:
+        """Of all output tokens, those that were drawn."""
+        return 1 - self.num_forced_tokens / sum(len(sequence.times) for sequence in self.sequences)
 
     @property
     def prefill_tokens_per_s(self) -> float:
@@ -99,30 +117,78 @@ class EngineDriver:
         """The loop's own counters."""
         return self._loop.stats
 
-    def run(self, prompts: Sequence[Sequence[int]], num_output: int) -> BatchTiming:
-        """Generates `num_output` greedy tokens for each prompt, all submitted at once.
+    def run(
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_output: int,
+        *,
+        constraint: ConstraintSpec | None = None,
+        temperature: float = 0.0,
+    ) -> BatchTiming:
+        """Generates `num_output` tokens for each prompt, all submitted at once.
+
+        Args:
+            prompts: Token ids.
+            num_output: Tokens of each.
+            constraint: What they must be; of a language whose texts are all longer.
+            temperature: 0 is greedy; otherwise draws are the same in every run.
 
         Raises:
             RuntimeError: A sequence did not bring as many tokens as asked for.
         """
-        sampling = SamplingParams(max_tokens=num_output, temperature=0.0, ignore_eos=True)
         timings: dict[str, SequenceTiming] = {}
+        num_forced = self.stats.num_forced_tokens
         start = time.perf_counter()
-        for prompt in prompts:
-            self._num_submitted += 1
-            request_id = f"load-{self._num_submitted}"
+        for number, prompt in enumerate(prompts):
+            request_id = self._next_id()
             timings[request_id] = SequenceTiming()
-            self._loop.submit(GenerateRequest(request_id=request_id, prompt_ids=list(prompt), sampling=sampling))
+            sampling = SamplingParams(max_tokens=num_output, temperature=temperature, seed=number, ignore_eos=True)
+            self._loop.submit(
+                GenerateRequest(
+                    request_id=request_id, prompt_ids=list(prompt), sampling=sampling, constraint=constraint
+                )
+            )
         self._step_until_idle(timings, start)
         wall_s = time.perf_counter() - start
         for timing in timings.values():
             if len(timing.times) != num_output:
                 raise RuntimeError(f"asked for {num_output} tokens, got {len(timing.times)}")
-        return BatchTiming(num_prompt_tokens=sum(map(len, prompts)), sequences=list(timings.values()), wall_s=wall_s)
+        return BatchTiming(
+            num_prompt_tokens=sum(map(len, prompts)),
+            sequences=list(timings.values()),
+            wall_s=wall_s,
+            num_forced_tokens=self.stats.num_forced_tokens - num_forced,
+        )
+
+    def compile_s(self, constraint: ConstraintSpec) -> float:
+        """Seconds from a request with a constraint to the moment at which it could be computed.
+
+        Raises:
+            InvalidRequest: The constraint cannot be enforced.
+        """
+        request = GenerateRequest(
+            request_id=self._next_id(),
+            prompt_ids=[1],
+            sampling=SamplingParams(max_tokens=1),
+            constraint=constraint,
+        )
+        start = time.perf_counter()
+        prepared = self._loop.prepare(request)
+        assert prepared is not None
+        prepared.result()
+        return time.perf_counter() - start
+
+    def warm_up(self) -> None:
+        """Starts what an engine process starts at its beginning."""
+        self._loop.warm_up()
 
     def close(self) -> None:
         """Lets go of the engine and its memory."""
         self._loop.close()
+
+    def _next_id(self) -> str:
+        self._num_submitted += 1
+        return f"load-{self._num_submitted}"
 
     def _step_until_idle(self, timings: dict[str, SequenceTiming], start: float) -> None:
         while self._loop.has_work:

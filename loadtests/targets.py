@@ -67,6 +67,12 @@ MOST_START_S, AIM_START_S = 10.0, 5.0
 MIN_BUSY_RATIO = 0.6
 """Of the quiet speed, beside one process that uses a whole core."""
 
+MIN_CONSTRAINED_RATIO, CONSTRAINED_WIDTH = 0.95, 8
+"""Of the tokens per second of free text, while as many sequences are held to a form."""
+
+MOST_COMPILE_MS = 100.0
+"""To compile a schema of 200 properties once."""
+
 
 DECODE_CONTEXT = 128
 """Tokens of each sequence that decoding starts from; of other contexts nothing is asked."""
