@@ -1,0 +1,203 @@
+"""What a program costs beside the same work without one: `python -m loadtests.programs`.
+
+An engine process serves this one, which plays a gateway worker: it runs the programs and the plain completions they are
+compared with, through the same `Runtime`. Kinds of a pair alternate from round to round, in an order that turns around.
+
+- admission: from `run_program` to the script's first call of the server, while others run.
+- generate: programs that only call `generate` against plain completions of the same prompts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.config import EngineConfig
+from engine.connection import EngineConnection
+from engine.process import EngineProcess
+from engine.sampling.params import SamplingParams
+from engine.text.model import TextModel
+from extensions.output import GenerateOptions
+from extensions.programs.program import Program
+from extensions.programs.request import ProgramRequest
+from extensions.runtime import Runtime
+from extensions.sandbox.pool import PoolOptions
+from loadtests.models import locate
+from loadtests.results import report
+from loadtests.tables import Table
+
+WAITS = """
+async def main(request, lm):
+    lm.now()
+    await lm.sleep(request.args["stay_s"])
+"""
+
+GENERATES = """
+async def main(request, lm):
+    ctx = await lm.context(request.prompt)
+    answer = await ctx.generate(max_tokens=request.args["num_tokens"], temperature=0.0, template_stops=False, emit=True)
+    return answer.text
+"""
+
+PROMPT = "Write down everything that you know of the river number {}, from its source to the sea."
+
+
+@contextlib.asynccontextmanager
+async def runtime_of(model: str, max_workers: int) -> AsyncIterator[Runtime]:
+    """A runtime over an engine process of a stored model."""
+    path = locate(model)
+    with tempfile.TemporaryDirectory() as directory:
+        endpoint = f"ipc://{directory}/engine"
+        with EngineProcess(EngineConfig(model=str(path)), endpoint, log_level="WARNING") as process:
+            await asyncio.to_thread(process.wait_ready)
+            connection = EngineConnection(endpoint)
+            await connection.connect()
+            runtime = Runtime(connection, TextModel.load(path), sandbox=PoolOptions(max_workers=max_workers))
+            try:
+                yield runtime
+            finally:
+                await runtime.aclose()
+                await connection.close()
+
+
+async def admission_ms(runtime: Runtime, program: Program, num_running: int, num_samples: int) -> list[float]:
+    """Milliseconds from admission to the first call of programs, so many of which run at any time."""
+    stay_s = 0.0 if num_running == 1 else 0.5
+
+    async def run() -> float:
+        started = await runtime.run_program(program, ProgramRequest(args={"stay_s": stay_s}))
+        outcome = await started.result()
+        assert outcome.usage.first_call_s is not None
+        return outcome.usage.first_call_s * 1000
+
+    if num_running == 1:
+        return [await run() for _ in range(num_samples)]
+    tasks = []
+    for _ in range(num_running + num_samples):
+        tasks.append(asyncio.ensure_future(run()))
+        await asyncio.sleep(stay_s / num_running)
+    return list(await asyncio.gather(*tasks))[num_running:]
+
+
+async def plain_s(runtime: Runtime, width: int, num_tokens: int, round_number: int) -> float:
+    """Seconds of so many plain completions at once."""
+    options = GenerateOptions(
+        sampling=SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True), report_tokens=False
+    )
+
+    async def one(at: int) -> None:
+        ids = runtime.text.tokenizer.encode(PROMPT.format(f"{round_number}.{at}"), add_special=True)
+        async with await runtime.context(ids).generate(options) as generation:
+            text = "".join([step.text async for step in generation])
+        assert text
+        assert generation.usage.num_completion_tokens == num_tokens
+
+    start_s = time.perf_counter()
+    await asyncio.gather(*(one(at) for at in range(width)))
+    return time.perf_counter() - start_s
+
+
+async def program_s(runtime: Runtime, program: Program, width: int, num_tokens: int, round_number: int) -> float:
+    """Seconds of so many programs at once."""
+
+    async def one(at: int) -> None:
+        prompt = PROMPT.format(f"{round_number}.{at}")
+        run = await runtime.run_program(program, ProgramRequest(prompt=prompt, args={"num_tokens": num_tokens}))
+        outcome = await run.result()
+        assert outcome.usage.num_completion_tokens == num_tokens
+
+    start_s = time.perf_counter()
+    await asyncio.gather(*(one(at) for at in range(width)))
+    return time.perf_counter() - start_s
+
+
+async def compare(
+    runtime: Runtime, source: str, width: int, num_tokens: int, rounds: int, first_round: int
+) -> dict[str, Any]:
+    """Plain completions and programs of one width, in turn; every prompt is new to the engine."""
+    program = await runtime.check_program(source)
+    plain: list[float] = []
+    with_program: list[float] = []
+    for at in range(rounds):
+        number = first_round + 2 * at
+        if at % 2:
+            with_program.append(await program_s(runtime, program, width, num_tokens, number))
+            plain.append(await plain_s(runtime, width, num_tokens, number + 1))
+        else:
+            plain.append(await plain_s(runtime, width, num_tokens, number))
+            with_program.append(await program_s(runtime, program, width, num_tokens, number + 1))
+    plain_rate = width * num_tokens / statistics.median(plain)
+    program_rate = width * num_tokens / statistics.median(with_program)
+    more_ms = (statistics.median(with_program) - statistics.median(plain)) / num_tokens * 1000
+    return {
+        "width": width,
+        "plain_tokens_per_s": plain_rate,
+        "program_tokens_per_s": program_rate,
+        "ratio": program_rate / plain_rate,
+        "more_ms_per_step": more_ms,
+        "plain_s": plain,
+        "program_s": with_program,
+    }
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that this share of them does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+async def measure(options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
+    """All of it."""
+    results: dict[str, Any] = {"model": options.model, "tokens": options.tokens, "rounds": options.rounds}
+    async with runtime_of(options.model, max(*options.widths, *options.beside) + 16) as runtime:
+        admission = Table(title="From run_program to the first call", headers=["programs", "p50 ms", "p99 ms"])
+        waits = await runtime.check_program(WAITS)
+        results["admission"] = []
+        for beside in options.beside:
+            await admission_ms(runtime, waits, beside, beside)
+            found = await admission_ms(runtime, waits, beside, options.samples)
+            row = {"programs": beside, "p50_ms": quantile(found, 0.5), "p99_ms": quantile(found, 0.99)}
+            admission.add(beside, row["p50_ms"], row["p99_ms"])
+            results["admission"].append(row)
+        generate = Table(
+            title=f"Programs that only generate, {options.tokens} tokens each",
+            headers=["at once", "plain tokens/s", "program tokens/s", "ratio"],
+        )
+        results["generate"] = []
+        await compare(runtime, GENERATES, max(options.widths), 8, 1, 10_000)
+        for at, width in enumerate(options.widths):
+            row = await compare(runtime, GENERATES, width, options.tokens, options.rounds, 1000 * at)
+            generate.add(width, row["plain_tokens_per_s"], row["program_tokens_per_s"], row["ratio"])
+            results["generate"].append(row)
+        return [admission, generate], results
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.programs", description="Measure what programs cost beside plain completions."
+    )
+    parser.add_argument("--model", default="smollm2-135m", help="stored name, Hugging Face directory or GGUF file")
+    parser.add_argument("--widths", type=int, nargs="+", default=[1, 8, 64], help="generations at once")
+    parser.add_argument("--beside", type=int, nargs="+", default=[1, 64], help="programs that run meanwhile")
+    parser.add_argument("--samples", type=int, default=256, help="programs whose admission is timed")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens of each generation")
+    parser.add_argument("--rounds", type=int, default=6, help="medians are taken over as many pairs")
+    parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    options = parser.parse_args(argv)
+    tables, results = asyncio.run(measure(options))
+    report(tables, results, json_path=options.json, markdown=options.markdown)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

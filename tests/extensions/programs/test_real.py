@@ -1,0 +1,147 @@
+"""Programs over a real engine: the tokens of plain completions, pages that are free again, the documented examples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.build import build_loop
+from engine.config import EngineConfig, KVConfig
+from engine.connection import EngineConnection
+from engine.engine import open_engine
+from engine.sampling.params import SamplingParams
+from engine.text.model import TextModel
+from extensions.errors import ScriptLimitExceeded
+from extensions.output import GenerateOptions
+from tests.extensions.programs.examples import EXAMPLES
+from tests.extensions.programs.stage import MESSAGES, Stage, main_of, until
+from tests.tiny_models import write_tiny_model
+
+NUM_PAGES = 64
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "llama")
+
+
+@pytest.fixture
+async def engine(directory: Path) -> AsyncIterator[EngineConnection]:
+    config = EngineConfig(
+        model=str(directory), device="cpu", weights="float32", check_integrity=True, kv=KVConfig(num_pages=NUM_PAGES)
+    )
+    async with open_engine(build_loop(config)) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def real(engine: EngineConnection, directory: Path) -> AsyncIterator[Stage]:
+    made = Stage(engine, TextModel.load(directory))
+    yield made
+    await made.aclose()
+
+
+async def plain(stage: Stage, **fields: Any) -> tuple[str, list[int]]:
+    """The answer to the chat without a program, what is left open as the model recommends."""
+    defaults = stage.engine.info.defaults
+    recommended = {"top_p": defaults.top_p, "top_k": defaults.top_k, "repetition_penalty": defaults.repetition_penalty}
+    given = {name: value for name, value in recommended.items() if value is not None} | fields
+    sampling = SamplingParams(**given)
+    template = stage.text.chat_template
+    assert template is not None
+    ids = stage.text.tokenizer.encode(template.render(MESSAGES), add_special=False)
+    texts: list[str] = []
+    tokens: list[int] = []
+    async with await stage.runtime.context(ids).generate(GenerateOptions(sampling=sampling)) as generation:
+        async for step in generation:
+            texts.append(step.text)
+            tokens += step.token_ids
+    return "".join(texts), tokens
+
+
+async def test_a_generation_gives_the_tokens_of_a_plain_completion(real: Stage) -> None:
+    expected = await plain(real, max_tokens=10, temperature=0.9, seed=5, top_p=0.9)
+    seen = await real.value(
+        """
+        ctx = await lm.context(request.messages)
+        answer = await ctx.generate(max_tokens=10, temperature=0.9, seed=5, top_p=0.9)
+        return [answer.text, answer.tokens]
+        """
+    )
+    assert tuple(seen) == expected
+
+
+async def test_forked_and_rewound_generations_give_those_tokens_too(real: Stage) -> None:
+    expected = [(await plain(real, max_tokens=6, temperature=1.0, seed=seed))[1] for seed in range(3)]
+    seen = await real.value(
+        """
+        ctx = await lm.context(request.messages)
+        start = await ctx.mark()
+        forks = await ctx.fork(3)
+        answers = await asyncio.gather(
+            *[fork.generate(max_tokens=6, temperature=1.0, seed=seed) for seed, fork in enumerate(forks)])
+        rewound = []
+        for seed in range(3):
+            rewound.append((await ctx.generate(max_tokens=6, temperature=1.0, seed=seed)).tokens)
+            await ctx.rewind(start)
+        return [[answer.tokens for answer in answers], rewound]
+        """
+    )
+    assert seen == [expected, expected]
+
+
+async def test_pages_are_free_once_a_run_has_ended_however_it_ends(real: Stage) -> None:
+    await real.run(main_of("ctx = await lm.context('hello ' * 40)\nawait (await ctx.fork()).generate(max_tokens=9)"))
+    with pytest.raises(ScriptLimitExceeded):
+        await real.run(
+            main_of("ctx = await lm.context('hello ' * 40)\nawait asyncio.gather(ctx.generate(template_stops=False))"),
+            limits={"decode_tokens": 20},
+        )
+    run = await real.start(
+        main_of("ctx = await lm.context('hello ' * 40)\nawait ctx.generate(template_stops=False, emit=True)")
+    )
+    async for _ in run:
+        break
+    await run.aclose()
+    await until(lambda: real.engine.stats.num_running == 0 and real.engine.stats.num_used_pages == 0)
+
+
+async def test_forks_compute_their_prompt_once(real: Stage) -> None:
+    outcome = await real.run(
+        main_of("""
+            ctx = await lm.context("hello " * 30)
+            await ctx.prefill()
+            forks = await ctx.fork(8)
+            await asyncio.gather(*[fork.generate(max_tokens=1) for fork in forks])
+            info = await forks[0].info()
+            return [info.shared_bytes > 0, info.bytes > 0, info.pending <= 1, info.recomputable]
+        """)
+    )
+    assert outcome.result == [True, True, True, True]
+    assert outcome.usage.num_prompt_tokens == len(real.text.tokenizer.encode("hello " * 30, add_special=True))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+async def test_a_documented_example_runs(real: Stage, name: str) -> None:
+    example = EXAMPLES[name]
+    shorter = re.sub(r"max_tokens=\d+", "max_tokens=10", example.source)
+    outcome = await real.run(shorter, args=example.args)
+    assert outcome.content is not None or outcome.result is not None
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("name", EXAMPLES)
+async def test_a_documented_example_runs_on_the_real_model(real_model_path: Path, name: str) -> None:
+    example = EXAMPLES[name]
+    config = EngineConfig(model=str(real_model_path), device="cpu", kv=KVConfig(num_pages=512))
+    async with open_engine(build_loop(config)) as engine:
+        stage = Stage(engine, TextModel.load(real_model_path))
+        messages = [{"role": "user", "content": "Name a river in France, and say why."}]
+        outcome = await stage.run(example.source, args=example.args, messages=messages)
+        await stage.aclose()
+    assert outcome.content is not None
+    assert outcome.content.strip()
