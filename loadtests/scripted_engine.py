@@ -80,8 +80,9 @@ class ScriptedLoop:
         """True while a sequence runs."""
         return bool(self._running)
 
-    def submit(self, request: GenerateRequest) -> None:
-        """Takes a request in."""
+    def submit(self, request: GenerateRequest, prepared: object = None) -> None:
+        """Takes a request in, free of any constraint."""
+        assert prepared is None
         for index in range(request.n):
             self._running[request.request_id, index] = _Sequence(request, index)
 
