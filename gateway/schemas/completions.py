@@ -58,7 +58,7 @@ class CompletionRequest(SamplingFields):
 
     Attributes:
         max_tokens: Output tokens; 0 computes the prompt alone, to `echo` it with its log-probabilities.
-        logprobs: Alternatives a token.
+        logprobs: Alternatives a token; -1 is the most there can be.
         echo: Begin the text with the prompt.
         add_special_tokens: Begin a prompt that is text with the tokenizer's opening token, if it has one.
         best_of: Generate this many and return the `n` with the highest mean log-probability.
@@ -69,7 +69,7 @@ class CompletionRequest(SamplingFields):
 
     prompt: Annotated[list[Prompt], BeforeValidator(as_prompts, json_schema_input_type=AnyPrompt)]
     max_tokens: Count = DEFAULT_MAX_TOKENS
-    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=-1, le=MAX_TOP_LOGPROBS)] | None = None
     echo: bool = False
     add_special_tokens: bool = True
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
@@ -92,6 +92,11 @@ class CompletionRequest(SamplingFields):
         if self.suffix and self.truncate_prompt_tokens is not None:
             raise PydanticCustomError("exclusive", "it excludes 'truncate_prompt_tokens'", {"at": "suffix"})
         return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives a token, or None for no log-probabilities at all."""
+        return MAX_TOP_LOGPROBS if self.logprobs == -1 else self.logprobs
 
     @property
     def num_candidates(self) -> int:

@@ -220,6 +220,7 @@ def chat_answer(head: Head, form: ChatForm, choices: list[Choice], usage: Usage)
         "service_tier": "default",
         "choices": bodies,
         "usage": usage_body(usage),
+        "prompt_logprobs": None,
     }
     if request.prompt_logprobs is not None:
         answer["prompt_logprobs"] = prompt_logprobs_body(choices[0].prompt_tokens or ())

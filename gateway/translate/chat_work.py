@@ -70,7 +70,8 @@ async def prepare_chat(body: ChatRequest, text: TextModel, info: EngineInfo, set
     tool_format = _tool_format(text, settings)
     prompt = render_messages(text, fields, info.limit_tokens, variables, tool_format)
     ids = await encode_text(text, prompt, info.limit_tokens, param="messages", add_special=body.add_special_tokens)
-    ids = truncate_prompt(ids, body.truncate_prompt_tokens, info.limit_tokens, body.asked_tokens)
+    keep, side = body.truncate_prompt_tokens, body.truncation_side
+    ids = truncate_prompt(ids, keep, info.limit_tokens, body.asked_tokens, side)
     options = to_options(
         body,
         info,

@@ -29,7 +29,7 @@ class ChunkFrame:
 
     def __init__(self, head: Head, kind: str, options: StreamOptions | None) -> None:
         options = options or StreamOptions()
-        self.has_running_usage = options.continuous_usage_stats
+        self.has_running_usage = options.include_usage and options.continuous_usage_stats
         self._include_usage = options.include_usage
         self._start = b"data: " + encode_json(head.body(kind))[:-1]
         self.before_choice = self._start + b',"choices":['

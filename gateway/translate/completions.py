@@ -131,6 +131,7 @@ def _choice(request: CompletionRequest, choice: Choice, index: int, prompt: Enco
         "logprobs": None,
         "finish_reason": choice.finish_reason,
         "stop_reason": choice.stop_reason,
+        "prompt_logprobs": None,
     }
     if request.logprobs is not None:
         body["logprobs"] = CompletionLogprobs(as_ids=request.return_tokens_as_token_ids).body(tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 from engine.text.errors import InvalidText, TemplateError
 from engine.text.model import TextModel
@@ -113,8 +113,17 @@ def chat_fields(request: ChatRequest) -> tuple[TemplateFields, dict[str, Any]]:
     return fields, variables
 
 
-def truncate_prompt(ids: list[int], keep: int | None, limit_tokens: int, max_tokens: int | None) -> list[int]:
-    """The last `keep` tokens of a prompt; -1 keeps as many as leave room for the output; None keeps all.
+def truncate_prompt(
+    ids: list[int], keep: int | None, limit_tokens: int, max_tokens: int | None, side: Literal["left", "right"] = "left"
+) -> list[int]:
+    """At most `keep` tokens of a prompt; -1 keeps as many as leave room for the output; None keeps all.
+
+    Args:
+        ids: The prompt.
+        keep: How many.
+        limit_tokens: Most tokens of one sequence.
+        max_tokens: Output tokens, if there is a limit.
+        side: Where tokens are left out.
 
     Raises:
         BadRequest: `keep` is 0: no prompt would be left.
@@ -125,4 +134,4 @@ def truncate_prompt(ids: list[int], keep: int | None, limit_tokens: int, max_tok
         raise BadRequest("'truncate_prompt_tokens' must not be 0.", "truncate_prompt_tokens")
     if keep == -1:
         keep = max(limit_tokens - (1 if max_tokens is None else max_tokens), 1)
-    return ids[-keep:]
+    return ids[-keep:] if side == "left" else ids[:keep]

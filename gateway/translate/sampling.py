@@ -121,7 +121,7 @@ def _first(asked: T | None, recommended: T | None, neutral: T) -> T:
 def _prompt_logprobs(asked: int | None, needed: int | None) -> int | None:
     if asked is None:
         return needed
-    return max(min(asked, MAX_TOP_LOGPROBS), needed or 0)
+    return max(MAX_TOP_LOGPROBS if asked == -1 else min(asked, MAX_TOP_LOGPROBS), needed or 0)
 
 
 def _bad_words(words: list[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:

@@ -196,6 +196,16 @@ async def test_echo_of_ids_is_their_text(client: httpx.AsyncClient, model: TextM
     assert answer["choices"][0]["text"] == "two wordsH"
 
 
+async def test_minus_one_asks_for_as_many_alternatives_as_there_can_be(client: httpx.AsyncClient) -> None:
+    answer = await whole(client, chat(prompt_logprobs=-1, logprobs=True, top_logprobs=-1))
+    assert {len(entry) for entry in answer["prompt_logprobs"][1:]} == {20}
+    assert {len(entry["top_logprobs"]) for entry in answer["choices"][0]["logprobs"]["content"]} == {20}
+    logprobs = (await whole(client, text(logprobs=-1, echo=True, prompt="a b"), TEXT))["choices"][0]["logprobs"]
+    assert {len(top) for top in logprobs["top_logprobs"][1:]} <= {20, 21}
+    await refused(client, chat(prompt_logprobs=-2), param="prompt_logprobs")
+    await refused(client, text(logprobs=-2), TEXT, param="logprobs")
+
+
 async def test_prompt_logprobs_list_one_map_for_each_prompt_token(client: httpx.AsyncClient) -> None:
     answer = await whole(client, chat(prompt_logprobs=2))
     assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]

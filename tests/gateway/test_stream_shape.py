@@ -180,6 +180,8 @@ async def test_running_usage_grows_with_every_chunk(client: httpx.AsyncClient, e
     assert counts == sorted(counts)
     assert counts[-1] == 4
     assert parts[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 5}
+    parts = await stream(client, chat(max_tokens=4, stream_options={"continuous_usage_stats": True}))
+    assert all("usage" not in chunk for chunk in parts)
 
 
 async def test_several_prompts_stream_interleaved_under_their_own_indices(

@@ -317,6 +317,7 @@ async def test_values_out_of_range_are_refused_by_name(
         ("moderation", {"model": "omni-moderation-latest"}),
         ("thinking_token_budget", 5),
         ("return_hidden_states", True),
+        ("logprob_token_ids", [1, 2]),
         ("logits_processors", ["x"]),
     ],
 )
@@ -474,6 +475,20 @@ async def test_a_prompt_is_truncated_from_its_beginning(
     ids = engine.last.prompt_ids
     await whole(client, chat(truncate_prompt_tokens=keep))
     assert engine.last.prompt_ids == ids[-num_tokens:]
+
+
+@pytest.mark.parametrize(("side", "kept"), [("left", [4, 5]), ("right", [2, 3])])
+async def test_a_prompt_is_truncated_on_the_side_that_is_named(
+    client: httpx.AsyncClient, engine: ScriptedEngine, side: str, kept: list[int]
+) -> None:
+    fields = {"truncate_prompt_tokens": 2, "truncation_side": side}
+    await whole(client, text(prompt=[2, 3, 4, 5], **fields), TEXT)
+    assert engine.last.prompt_ids == kept
+    await whole(client, chat(truncate_prompt_tokens=None))
+    everything = engine.last.prompt_ids
+    await whole(client, chat(**fields))
+    assert engine.last.prompt_ids == (everything[-2:] if side == "left" else everything[:2])
+    await refused(client, chat(**{**fields, "truncation_side": "middle"}), param="truncation_side")
 
 
 async def test_truncation_makes_an_overlong_prompt_fit(engine: ScriptedEngine, model: TextModel) -> None:
