@@ -124,22 +124,28 @@ class ChatChunks:
         self._frame = ChunkFrame(head, "chat.completion.chunk", request.stream_options)
         self._form = form
         self._readings: dict[int, Reading] = {}
-        self._is_plain = not (request.logprobs or request.return_token_ids or self._frame.has_running_usage)
+        self._is_plain = not (request.logprobs or request.return_token_ids)
         # What stands before and after the text of a chunk that has nothing but text, by choices that can have no other.
         self._plain_starts: dict[int, bytes] = {}
-        self._plain_end = b'},"logprobs":null,"finish_reason":null}' + self._frame.after_choice
+        self._choice_end = b'},"logprobs":null,"finish_reason":null}'
+        self._plain_end = self._choice_end + self._frame.after_choice
 
     def encode(self, step: GenerationStep, work: Generations) -> bytes:
         """The chunks of one step, framed; the first of a choice brings its role, the last its finish reason."""
         index = step.index
         start = self._plain_starts.get(index)
         if start is not None and step.finish_reason is None:
-            return start + encode_json(step.text) + self._plain_end if step.text else b""
+            return start + encode_json(step.text) + self._end_of_plain(work) if step.text else b""
         return self._encode(step, work)
 
     def end(self, usage: Usage) -> bytes:
         """The usage chunk, if the client asked for it."""
         return self._frame.usage(self._with_thought(usage))
+
+    def _end_of_plain(self, work: Generations) -> bytes:
+        if not self._frame.has_running_usage:
+            return self._plain_end
+        return self._choice_end + self._frame.running_usage(self._with_thought(work.usage))
 
     def _encode(self, step: GenerationStep, work: Generations) -> bytes:
         index = step.index

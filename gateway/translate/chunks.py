@@ -43,7 +43,12 @@ class ChunkFrame:
         """A chunk with one choice that is JSON already."""
         if not self.has_running_usage or usage is None:
             return self.before_choice + choice + self.after_choice
-        return self.before_choice + choice + b'],"usage":' + encode_json(usage_body(usage)) + b"}\n\n"
+        return self.before_choice + choice + self.running_usage(usage)
+
+    @staticmethod
+    def running_usage(usage: Usage) -> bytes:
+        """What ends a chunk with a choice where every chunk carries the usage so far."""
+        return b'],"usage":' + encode_json(usage_body(usage)) + b"}\n\n"
 
     def usage(self, usage: Usage) -> bytes:
         """The last chunk, without choices, if the client asked for it."""
