@@ -213,3 +213,13 @@ def test_an_embedding_of_more_than_a_prompt_is_refused(model: Path, fields: dict
     with open_loop(model) as loop, pytest.raises(InvalidRequest) as refused:
         loop.submit(GenerateRequest(**{**base, **fields}))  # type: ignore[arg-type]
     assert refused.value.param == "pooling"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_embeds_as_transformers_does(model: Path) -> None:
+    with open_loop(model, device="cuda", max_batch_tokens=32) as loop:
+        found = embed(loop, requests())
+    for at, ids in enumerate(prompts()):
+        for pooling, expected in expected_of(model, ids).items():
+            assert turn(found[f"{pooling}{at}"], expected) < 1e-5
