@@ -14,6 +14,7 @@ from docs.pages import ROOT, pages
 from docs.tables_cli import cli_reference, exit_code_table
 from docs.tables_clients import clients_table
 from docs.tables_gateway import error_table, metric_table, settings_table
+from docs.tables_library import library_table
 from docs.tables_project import catalog_table, make_table
 from docs.tables_quality import quality
 from docs.tables_results import results
@@ -24,6 +25,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "clients": clients_table,
     "errors": error_table,
     "exits": exit_code_table,
+    "library": library_table,
     "make": make_table,
     "metrics": metric_table,
     "quality": quality,
