@@ -70,6 +70,9 @@ MIN_BUSY_RATIO = 0.6
 MIN_CONSTRAINED_RATIO, CONSTRAINED_WIDTH = 0.95, 8
 """Of the tokens per second of free text, while as many sequences are held to a form."""
 
+MOST_TOKEN_US, ASKED_STREAMS = 25.0, 64
+"""Processor time of a gateway for each token that it streams to as many clients."""
+
 MOST_COMPILE_MS = 100.0
 """To compile a schema of 200 properties once."""
 
