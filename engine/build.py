@@ -85,7 +85,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
     )
     return EngineLoop(
         info=info,
-        scheduler=_scheduler(config, placement, info),
+        scheduler=_scheduler(config, placement, info, model_config.sliding_window),
         runner=_runner(placement, info, loaded.model),
         compiler=compiler,
         overlap=config.scheduling.overlap,
@@ -148,7 +148,7 @@ def _runner(placement: Placement, info: EngineInfo, model: StepModel) -> ModelRu
     )
 
 
-def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo) -> Scheduler:
+def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo, window: int | None) -> Scheduler:
     kv = KVManager(
         num_pages=info.num_pages,
         page_size=info.page_size,
@@ -163,6 +163,7 @@ def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo) -> 
         max_waiting=config.scheduling.max_waiting,
         eos_token_ids=info.eos_token_ids,
         draw_seed=_seed_source(config.seed),
+        window=window,
     )
 
 

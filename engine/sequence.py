@@ -16,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.constraints.constraint import Constraint
+from engine.contexts.edits import NEVER
 from engine.contexts.held import HeldContext
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import PrefixName
 from engine.request import GenerateRequest, Pooling, TokenLogprob
 from engine.sampling.params import SamplingParams
-
-NEVER = 2**62
-"""A position that no sequence reaches."""
 
 
 class SequenceStatus(enum.Enum):
@@ -57,6 +55,7 @@ class Sequence:
         leader: Who computes what both have in common: for index > 0 the first of the request, for a context a relative.
         num_shared: For a context: how much that is.
         context: The held context that it computes on, if any.
+        num_dropped: Tokens of it whose pages were freed: slots lie that much before positions.
         reported: Its first event is out.
         prompt_logprobs: Those read so far.
         pooled: Sum of the hidden states that its embedding is made of, as far as they are computed; None before.
@@ -89,6 +88,7 @@ class Sequence:
     leader: Sequence | None = None
     num_shared: int = 0
     context: HeldContext | None = None
+    num_dropped: int = 0
     runs: int = 0
     reported: bool = False
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -122,6 +122,11 @@ class Sequence:
     def num_tokens(self) -> int:
         """Tokens in the history, those in flight included."""
         return len(self.token_ids) + self.num_in_flight
+
+    @property
+    def is_edited(self) -> bool:
+        """True if it computes on a history with edits."""
+        return self.context is not None and bool(self.context.edits)
 
     @property
     def num_certain(self) -> int:

@@ -14,6 +14,7 @@ from engine.contexts.commands import (
     ReleaseContexts,
     TruncateContext,
 )
+from engine.contexts.edits import Edit
 from engine.errors import EngineStopped
 
 
@@ -34,36 +35,39 @@ class ContextLink:
         self._epoch = ""
         self._num_sent = 0
 
-    def sync(self, token_ids: Sequence[int]) -> str:
+    def sync(self, token_ids: Sequence[int], edits: tuple[Edit, ...]) -> str:
         """Makes the engine know a history that goes on from what it knows, and returns the context's id there.
 
         Raises:
             EngineStopped: No engine is there.
         """
         epoch = self._engine.info.epoch
-        if epoch != self._epoch:
+        is_new = epoch != self._epoch
+        if is_new:
             self._context_id, self._epoch, self._num_sent = uuid.uuid4().hex, epoch, 0
             self._engine.tell(OpenContext(self._context_id, self.account, self.salt))
         if self._num_sent < len(token_ids):
             self._engine.tell(AppendTokens(self._context_id, list(token_ids[self._num_sent :])))
             self._num_sent = len(token_ids)
+        if edits and is_new:
+            self._engine.tell(TruncateContext(self._context_id, len(token_ids), edits))
         return self._context_id
 
     def grow(self, length: int) -> None:
         """The engine has added tokens by itself: it knows as many as this now."""
         self._num_sent = length
 
-    def truncate(self, length: int) -> None:
-        """The history is cut."""
+    def truncate(self, length: int, edits: tuple[Edit, ...]) -> None:
+        """The history is cut, or has other edits."""
         if self._epoch:
-            self._engine.tell(TruncateContext(self._context_id, length))
+            self._engine.tell(TruncateContext(self._context_id, length, edits))
             self._num_sent = min(self._num_sent, length)
 
-    def fork(self, token_ids: Sequence[int], count: int) -> list[ContextLink]:
+    def fork(self, token_ids: Sequence[int], edits: tuple[Edit, ...], count: int) -> list[ContextLink]:
         """Links of as many copies of the history; without an engine they are opened later, each by itself."""
         links = [ContextLink(self._engine, account=self.account, salt=self.salt) for _ in range(count)]
         if self._engine.is_ready and token_ids:
-            context_id = self.sync(token_ids)
+            context_id = self.sync(token_ids, edits)
             for link in links:
                 link._context_id, link._epoch = uuid.uuid4().hex, self._epoch
                 link._num_sent = self._num_sent

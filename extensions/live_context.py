@@ -16,6 +16,7 @@ import msgspec
 
 from engine.client import EngineClient
 from engine.contexts.commands import ContextInfo
+from engine.contexts.edits import Edit, add_edit, cut_edits
 from engine.errors import SequenceNotFound
 from engine.request import GenerateRequest, Readout
 from engine.sampling.params import SamplingParams
@@ -35,10 +36,12 @@ class Mark:
     Attributes:
         length: Tokens before it.
         fingerprint: Of those tokens.
+        edits: What was hidden and dropped then.
     """
 
     length: int
     fingerprint: bytes
+    edits: tuple[Edit, ...]
 
 
 class LiveContext:
@@ -60,10 +63,12 @@ class LiveContext:
         account: str = "",
         salt: str = "",
         link: ContextLink | None = None,
+        edits: tuple[Edit, ...] = (),
     ) -> None:
         self._engine = engine
         self._text = text
         self._link = ContextLink(engine, account=account, salt=salt) if link is None else link
+        self._edits = edits
         self._is_busy = False
         self._is_released = False
         self.token_ids: list[int] = []
@@ -108,8 +113,8 @@ class LiveContext:
         self._check()
         if count < 1:
             raise ValueError(f"a fork needs at least one copy, got {count}")
-        links = self._link.fork(self.token_ids, count)
-        return [LiveContext(self._engine, self._text, self.token_ids, link=link) for link in links]
+        links = self._link.fork(self.token_ids, self._edits, count)
+        return [LiveContext(self._engine, self._text, self.token_ids, link=link, edits=self._edits) for link in links]
 
     def mark(self) -> Mark:
         """The end of the history, to `rewind` to.
@@ -118,7 +123,7 @@ class LiveContext:
             ValueError: The context is released or busy.
         """
         self._check()
-        return Mark(self.length, _fingerprint(self.token_ids))
+        return Mark(self.length, _fingerprint(self.token_ids), self._edits)
 
     def rewind(self, mark: Mark) -> None:
         """Goes back to a mark of this context, or of one that this was forked from.
@@ -129,7 +134,7 @@ class LiveContext:
         self._check()
         if mark.length > self.length or _fingerprint(self.token_ids[: mark.length]) != mark.fingerprint:
             raise ValueError("the history no longer begins with what the mark stands for")
-        self.truncate(mark.length)
+        self._reshape(mark.length, mark.edits)
 
     def truncate(self, length: int) -> None:
         """Cuts the history; pages after its new end are free at once.
@@ -141,11 +146,31 @@ class LiveContext:
         if not 0 <= length <= self.length:
             raise ValueError(f"length must be between 0 and {self.length}, got {length}")
         if length < self.length:
-            del self.token_ids[length:]
-            self._link.truncate(length)
+            self._reshape(length, cut_edits(self._edits, length))
+
+    def hide(self, start: int, stop: int) -> None:
+        """Lets what is predicted from now on not attend to a span; what was computed while seeing it stays.
+
+        The last token is computed again without the span, for the next prediction is made from it. A token always
+        sees itself.
+
+        Raises:
+            ValueError: The context is released or busy, or the span is not in the history.
+        """
+        self._edit(start, stop, drops=False)
+
+    def drop(self, start: int, stop: int) -> None:
+        """Hides a span and frees its whole pages; positions stay.
+
+        Raises:
+            ValueError: The context is released or busy, or the span is not in the history.
+        """
+        self._edit(start, stop, drops=True)
 
     def forget(self, start: int, stop: int) -> None:
         """Takes tokens out as if they had never been there: what follows is computed again.
+
+        What was hidden or dropped after them is seen again.
 
         Raises:
             ValueError: The context is released or busy, or the span is not in the history.
@@ -332,7 +357,7 @@ class LiveContext:
 
     def _addressed(self, request: GenerateRequest) -> GenerateRequest:
         """The request with a name of its own, on the context as the engine knows it by now."""
-        context_id = self._link.sync(self.token_ids)
+        context_id = self._link.sync(self.token_ids, self._edits)
         return msgspec.structs.replace(request, request_id=uuid.uuid4().hex, context_id=context_id)
 
     def _take_in(self, stream: HeldStream, num_tokens: int) -> None:
@@ -345,7 +370,18 @@ class LiveContext:
             return
         self._link.grow(self.length)
         if not is_whole:
-            self._link.truncate(self.length)
+            self._link.truncate(self.length, self._edits)
+
+    def _edit(self, start: int, stop: int, *, drops: bool) -> None:
+        self._check()
+        self._check_span(start, stop)
+        self._reshape(self.length, add_edit(self._edits, start, stop, self.length, drops=drops))
+
+    def _reshape(self, length: int, edits: tuple[Edit, ...]) -> None:
+        if (length, edits) != (self.length, self._edits):
+            del self.token_ids[length:]
+            self._edits = edits
+            self._link.truncate(length, edits)
 
     def _check(self) -> None:
         if self._is_released:

@@ -39,7 +39,7 @@ class ScriptedContexts:
             case ForkContext(context_id, new_ids) if context_id in self.histories:
                 for new_id in new_ids:
                     self._add(new_id, self.histories[context_id])
-            case TruncateContext(context_id, length) if context_id in self.histories:
+            case TruncateContext(context_id, length, _) if context_id in self.histories:
                 del self.histories[context_id][length:]
             case ReleaseContexts(context_ids):
                 for context_id in context_ids:

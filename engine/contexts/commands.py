@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from engine.contexts.edits import Edit
+
 
 class OpenContext(msgspec.Struct, frozen=True, tag="open"):
     """Begins a context without tokens.
@@ -39,10 +41,11 @@ class ForkContext(msgspec.Struct, frozen=True, tag="fork"):
 
 
 class TruncateContext(msgspec.Struct, frozen=True, tag="truncate"):
-    """Cuts a history to `length` tokens, if it is longer; pages after them are free at once."""
+    """Cuts a history to `length` tokens, if it is longer, and says which edits it has; what nothing needs is freed."""
 
     context_id: str
     length: int
+    edits: tuple[Edit, ...] = ()
 
 
 class ReleaseContexts(msgspec.Struct, frozen=True, tag="release"):

@@ -42,13 +42,14 @@ def find_leader(context: HeldContext, num_reusable: int) -> tuple[Sequence, int]
         context: One that a sequence wants to compute on.
         num_reusable: Tokens that the sequence could take over.
     """
+    num_reusable = min(num_reusable, context.num_plain)
     for kin in context.family:
         other = kin.sequence
         if kin is context or other is None or not other.is_running:
             continue
         if min(other.num_prompt, num_reusable) <= max(context.num_computed, other.num_computed):
             continue
-        common = min(num_common(context.token_ids, kin.token_ids[: other.num_prompt]), num_reusable)
+        common = min(num_common(context.token_ids, kin.token_ids[: other.num_prompt]), num_reusable, kin.num_plain)
         if common > context.num_computed and common > other.num_computed:
             return other, common
     return None
@@ -62,10 +63,12 @@ def find_source(context: HeldContext, num_reusable: int) -> Source | None:
         num_reusable: Tokens that the sequence could take over.
     """
     best, source = min(context.num_computed, num_reusable), None
-    if best == num_reusable:
+    num_reusable = min(num_reusable, context.num_plain)
+    if best >= num_reusable:
         return None
     for kin in context.family:
         table, num_computed = _holding(kin)
+        num_computed = min(num_computed, kin.num_plain)
         if kin is context or table is None or num_computed <= best:
             continue
         common = min(num_common(context.token_ids, kin.token_ids[:num_computed]), num_reusable)

@@ -14,8 +14,10 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from engine.contexts.commands import AppendTokens, ContextInfo, ForkContext, OpenContext, TruncateContext
+from engine.contexts.edits import NEVER, Edit, gaps_of, num_dropped
 from engine.contexts.held import HeldContext
 from engine.contexts.kinship import find_leader, find_source
+from engine.contexts.masks import Mask, lane_mask
 from engine.errors import InvalidRequest, SequenceNotFound
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import KVManager
@@ -27,13 +29,15 @@ class ContextRegistry:
 
     Args:
         kv: The pool their pages are from.
+        window: Positions that a token of the model sees back, itself included; None for all.
 
     Attributes:
         num_demoted: Contexts whose pages were needed by others, so far.
     """
 
-    def __init__(self, kv: KVManager) -> None:
+    def __init__(self, kv: KVManager, window: int | None = None) -> None:
         self._kv = kv
+        self._window = window
         self._contexts: dict[str, HeldContext] = {}
         self._uses = itertools.count(1)
         self.num_demoted = 0
@@ -92,8 +96,8 @@ class ContextRegistry:
                 self._when_idle(context, lambda: context.token_ids.extend(token_ids))
             case ForkContext(new_ids=new_ids):
                 self._when_idle(context, lambda: self._fork(context, new_ids))
-            case TruncateContext(length=length):
-                self._when_idle(context, lambda: self._truncate(context, length))
+            case TruncateContext(length=length, edits=edits):
+                self._when_idle(context, lambda: self._truncate(context, length, edits))
 
     def forget(self, context: HeldContext) -> None:
         """Ends a context that nobody computes on; its full pages stay in the prefix cache."""
@@ -145,11 +149,32 @@ class ContextRegistry:
             self._cut_pages(context, sequence.num_reusable)
         return context.num_computed
 
+    def free_unseen(self, sequence: Sequence) -> int:
+        """Frees the pages of a running sequence that nothing it will compute from now on sees.
+
+        Returns:
+            Tokens that may be computed before this is to be asked again.
+        """
+        context = sequence.context
+        assert context is not None
+        assert sequence.table is not None
+        position = sequence.num_scheduled
+        self._free_gaps(context, sequence.table, position)
+        sequence.num_dropped = context.num_dropped
+        return min((edit.since for edit in context.edits if edit.since > position), default=NEVER) - position
+
+    def mask(self, sequence: Sequence, start: int, stop: int) -> Mask | None:
+        """What a lane of a sequence on an edited context sees; see `engine.contexts.masks`."""
+        context = sequence.context
+        assert context is not None
+        return lane_mask(context.edits, context.gaps, start, stop, self._window)
+
     def enter(self, sequence: Sequence) -> None:
         """A sequence whose context has pages begins to run: they are its own now."""
         context = sequence.context
         assert context is not None
         sequence.table, context.table, context.num_computed = context.table, None, 0
+        sequence.num_dropped = context.num_dropped
 
     def give_back(self, sequence: Sequence, *, intact: bool) -> None:
         """A sequence stops running: its context has the pages again.
@@ -166,6 +191,7 @@ class ContextRegistry:
         size = self._kv.page_size
         self._cut_pages(context, sequence.num_certain if intact else context.num_computed // size * size)
         context.used_at = next(self._uses)
+        sequence.num_dropped = 0
 
     def leave(self, context: HeldContext) -> None:
         """The sequence of a context has ended; what was asked for meanwhile is done."""
@@ -180,9 +206,10 @@ class ContextRegistry:
     def demote(self, context: HeldContext) -> None:
         """Lets go of a context's pages; full ones stay in the prefix cache until somebody needs them."""
         if context.table is not None:
-            self._kv.close(context.table, context.token_ids[: context.num_computed])
+            self._kv.close(context.table, context.token_ids[: min(context.num_computed, context.num_plain)])
             context.table = None
         context.num_computed = 0
+        context.gaps.clear()
 
     def demote_one(self, keep: HeldContext | None = None) -> bool:
         """Demotes the longest unused context, idle ones first, but not `keep`; False if none has pages."""
@@ -205,23 +232,49 @@ class ContextRegistry:
             if context_id in self._contexts:
                 continue
             new = HeldContext(context_id, context.account, context.salt, context.family, list(context.token_ids))
+            new.edits = context.edits
             if context.table is not None:
-                new.table = self._kv.fork(context.table, context.num_computed)
-                new.num_computed = context.num_computed
+                new.table = self._kv.fork(context.table, context.num_computed - context.num_dropped)
+                new.num_computed, new.gaps = context.num_computed, list(context.gaps)
             self._add(new)
 
-    def _truncate(self, context: HeldContext, length: int) -> None:
+    def _truncate(self, context: HeldContext, length: int, edits: tuple[Edit, ...]) -> None:
         del context.token_ids[length:]
-        if length < context.num_computed:
-            self._cut_pages(context, length)
+        keep = min(length, context.num_computed)
+        if edits != context.edits:
+            # Rows that see something else by the new edits than by the old ones are computed again.
+            keep = min([keep, *(edit.since for edit in {*edits} ^ {*context.edits})])
+            context.edits = edits
+        if context.table is not None:
+            self._cut_pages(context, keep)
+        if context.table is not None:
+            self._free_gaps(context, context.table, context.num_computed)
 
     def _cut_pages(self, context: HeldContext, num_tokens: int) -> None:
-        """Lets go of the pages after the first tokens, and of the room to grow."""
+        """Lets go of the pages after the first tokens, and of the room to grow.
+
+        Freed pages that would be needed to go on from there are computed again too.
+        """
         assert context.table is not None
-        self._kv.truncate(context.table, num_tokens)
+        valid = set(gaps_of(context.edits, self._kv.page_size))
+        while broken := [gap for gap in context.gaps if gap.since > num_tokens or gap not in valid]:
+            num_tokens = min(num_tokens, *(gap.start for gap in broken))
+            context.gaps = [gap for gap in context.gaps if gap not in broken]
+        self._kv.truncate(context.table, num_tokens - context.num_dropped)
         context.num_computed = num_tokens
         if not context.table.pages:
             context.table = None
+            context.gaps.clear()
+
+    def _free_gaps(self, context: HeldContext, table: BlockTable, position: int) -> None:
+        """Frees what no row from a position on sees."""
+        if not context.edits:
+            return
+        for gap in gaps_of(context.edits, self._kv.page_size):
+            if gap.since <= position and gap not in context.gaps:
+                start = gap.start - num_dropped([other for other in context.gaps if other.stop <= gap.start])
+                self._kv.drop_pages(table, start, start + gap.stop - gap.start)
+                context.gaps.append(gap)
 
     def _when_idle(self, context: HeldContext, act: Callable[[], None]) -> None:
         if context.sequence is None:

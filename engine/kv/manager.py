@@ -176,6 +176,14 @@ class KVManager:
         del table.keys[num_tokens // self.page_size :]
         self._give_up_room(table)
 
+    def drop_pages(self, table: BlockTable, start: int, stop: int) -> None:
+        """Gives up the pages of positions in the middle, whole ones: what lies after them moves up by as much."""
+        first, last = start // self.page_size, stop // self.page_size
+        for page in reversed(table.pages[first:last]):
+            self._drop(page)
+        del table.pages[first:last]
+        del table.keys[first:]
+
     def num_shared(self, table: BlockTable) -> int:
         """Pages of a table that others hold too, the cache included."""
         return sum(self._pool.refs(page) > 1 for page in table.pages)

@@ -1,7 +1,8 @@
 """Finished pages kept for whoever starts with the same tokens: a radix tree over pages (arXiv 2312.07104).
 
 Each node is one full page under its chained key, so a path from the root is a prefix. The tree holds one reference to
-every page in it. A page that nobody else holds is idle and may be evicted, leaves first, longest unused first.
+every page in it. A page that nobody else holds is idle and may be evicted, leaves first, longest unused first. Whoever
+gave up pages in the middle of its own may hold pages below idle ones: where nothing else is left those leave the tree.
 
     free ──allocate──▶ in use by sequences ──insert──▶ in use and in the tree ──last release──▶ idle ──evict──▶ free
                                                               ▲                                  │
@@ -108,6 +109,8 @@ class PrefixCache:
                 continue
             self._remove(node)
             freed += 1
+        if freed < num_pages and self.num_idle:
+            freed += self._prune(num_pages - freed)
         return freed
 
     def pages(self) -> list[int]:
@@ -122,8 +125,6 @@ class PrefixCache:
             assert self._pool.refs(node.page) >= 1
             if node.parent is not None:
                 assert self._nodes.get(node.parent.key) is node.parent, "a node outlived its parent"
-                in_use, above = self._pool.refs(node.page) > 1, self._pool.refs(node.parent.page) > 1
-                assert above or not in_use, "a page in use below an idle one"
                 children[node.parent.key] = children.get(node.parent.key, 0) + 1
         for node in self._nodes.values():
             assert node.num_children == children.get(node.key, 0)
@@ -132,6 +133,28 @@ class PrefixCache:
         assert self.num_idle == len(idle)
         offered = {id(node) for used_at, _, node in self._candidates if node.used_at == used_at}
         assert all(id(node) in offered for node in idle if not node.num_children), "an idle leaf cannot be evicted"
+
+    def _prune(self, num_pages: int) -> int:
+        """Frees idle pages that have pages in use below them: those stay with who holds them, outside of the tree."""
+        below: dict[bytes, list[_Node]] = {}
+        for node in self._nodes.values():
+            if node.parent is not None:
+                below.setdefault(node.parent.key, []).append(node)
+        before = self.num_idle
+        for node in [node for node in self._nodes.values() if self._pool.refs(node.page) == 1]:
+            if before - self.num_idle >= num_pages:
+                break
+            self._remove_with(node, below)
+        return before - self.num_idle
+
+    def _remove_with(self, node: _Node, below: dict[bytes, list[_Node]]) -> None:
+        """Takes a node and all below it out of the tree, deepest first."""
+        order = [node]
+        for one in order:
+            order += below.get(one.key, ())
+        for one in reversed(order):
+            if self._nodes.get(one.key) is one:
+                self._remove(one)
 
     def _path(self, keys: list[bytes]) -> list[_Node]:
         path: list[_Node] = []
@@ -154,8 +177,7 @@ class PrefixCache:
     def _remove(self, node: _Node) -> None:
         del self._nodes[node.key]
         del self._by_page[node.page]
-        self.num_idle -= 1
-        self._pool.release(node.page)
+        self.num_idle -= self._pool.release(node.page) == 0
         if node.parent is not None:
             node.parent.num_children -= 1
             if self._pool.refs(node.parent.page) == 1:

@@ -96,10 +96,10 @@ class InputStager:
         lanes, num_tokens = batch.lanes, batch.num_tokens
         counts = [lane.num_tokens for lane in lanes]
         query_starts = list(accumulate(counts, initial=0))
-        context_lens = [lane.start + lane.num_tokens for lane in lanes]
+        context_lens = [lane.start + lane.num_tokens - lane.offset for lane in lanes]
         block_tables = [lane.pages for lane in lanes]
         tables = flatten(query_starts, context_lens, block_tables)
-        if num_tokens == len(lanes):
+        if num_tokens == len(lanes) and not batch.num_edited:
             positions, slots = _single_tokens(lanes, self._storage.page_size)
         else:
             positions, slots = _spans(lanes, tables, self._storage.page_size)
@@ -116,6 +116,9 @@ class InputStager:
                 block_tables=block_tables,
                 slots=self._tensor(slots),
                 flat=tables,
+                masks=[None if lane.mask is None else self._mask(lane.mask) for lane in lanes]
+                if batch.num_edited
+                else (),
             ),
             storage=self._storage,
             readout_rows=self._tensor(np.array(readouts.rows, dtype=np.int64)),
@@ -153,6 +156,9 @@ class InputStager:
             _upload(np.array(rows), self._device),
         )
 
+    def _mask(self, mask: npt.NDArray[np.bool_]) -> torch.Tensor:
+        return torch.from_numpy(mask)
+
     def _tensor(self, values: Indices) -> torch.Tensor:
         return torch.from_numpy(values) if self._device.type == "cpu" else _upload(values, self._device)
 
@@ -170,7 +176,8 @@ def _spans(lanes: Sequence[Lane], tables: LaneTables, page_size: int) -> tuple[I
     first_rows, first_pages = tables.query_starts[:-1], tables.table_starts[:-1]
     shifts = np.array([lane.start for lane in lanes], dtype=np.int64) - first_rows
     positions = np.arange(tables.query_starts[-1]) + np.repeat(shifts, counts)
-    pages, offsets = np.divmod(positions, page_size)
+    dropped = np.repeat(np.array([lane.offset for lane in lanes], dtype=np.int64), counts)
+    pages, offsets = np.divmod(positions - dropped, page_size)
     return positions, tables.pages[np.repeat(first_pages, counts) + pages].astype(np.int64) * page_size + offsets
 
 

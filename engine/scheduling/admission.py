@@ -93,10 +93,13 @@ class Admission:
             num_held = self._contexts.prepare(sequence)
             if context.table is not None:
                 stop = len(sequence.token_ids)
-                return self._kv.can_reserve(context.table, num_held, stop, spare_pages=spare)
+                return self._kv.can_reserve(
+                    context.table, num_held - context.num_dropped, stop - context.num_dropped, spare_pages=spare
+                )
         if sequence.name is None:
             salt = sequence.request.salt if context is None else context.salt
-            sequence.name = self._kv.name(sequence.token_ids, salt=salt, num_reusable=sequence.num_reusable)
+            num_reusable = sequence.num_reusable if context is None else min(sequence.num_reusable, context.num_plain)
+            sequence.name = self._kv.name(sequence.token_ids, salt=salt, num_reusable=num_reusable)
         return self._kv.can_open(sequence.name, spare_pages=spare)
 
     def _take_pages(self, sequence: Sequence) -> tuple[int, int | None]:

@@ -45,6 +45,8 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
         row: Row of device state.
         pages: The sequence's pages at this step, C ints.
         copies: Pages to copy before the step (copy-on-write).
+        offset: Tokens of the history whose pages were freed: slots lie that much before positions.
+        mask: [num_tokens, stop - offset] bool, what each of its rows sees; None for all slots up to its own.
         readout: What is wanted of the distribution that it samples from.
     """
 
@@ -60,6 +62,8 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
     copies: ListOf[PageCopy]
     pools: bool = False
     readout: Readout | None = None
+    offset: int = 0
+    mask: npt.NDArray[np.bool_] | None = None
 
     @property
     def stop(self) -> int:
@@ -77,6 +81,7 @@ class Batch:
         released_rows: Rows of device state given up since the step before.
         assigned_rows: Rows taken.
         constrained: Lanes that draw within a language.
+        num_edited: Lanes on histories with edits.
         num_readouts: Lanes whose distribution is wanted.
         masks: How those lanes' masks come to the device, if there are any.
     """
@@ -86,6 +91,7 @@ class Batch:
     released_rows: list[int] = field(default_factory=list)
     assigned_rows: list[RowAssignment] = field(default_factory=list)
     constrained: list[Lane] = field(default_factory=list)
+    num_edited: int = 0
     num_readouts: int = 0
     masks: MaskHandover | None = None
 

@@ -46,6 +46,7 @@ class Scheduler:
         max_waiting: Sequences that may wait.
         eos_token_ids: The model's end ids.
         draw_seed: Gives a seed to requests that bring none.
+        window: Positions that a token of the model sees back, itself included; None for all.
     """
 
     def __init__(
@@ -57,13 +58,14 @@ class Scheduler:
         max_waiting: int,
         eos_token_ids: tuple[int, ...],
         draw_seed: Callable[[], int],
+        window: int | None = None,
     ) -> None:
         assert max_batch_tokens >= max_num_seqs
         self.kv = kv
         self._max_batch_tokens = max_batch_tokens
         self._max_waiting = max_waiting
         self._eos = tuple(eos_token_ids)
-        self.contexts = ContextRegistry(kv)
+        self.contexts = ContextRegistry(kv, window)
         self._draw_seed = draw_seed
         self._arrivals = itertools.count()
         self._roster = Roster(max_num_seqs)
@@ -240,7 +242,8 @@ class Scheduler:
         if count == 0:
             return 0
         assert sequence.table is not None
-        start, stop = sequence.num_scheduled, sequence.num_scheduled + count
+        start = sequence.num_scheduled - sequence.num_dropped
+        stop = start + count
         if count == 1 and self.kv.owns(sequence.table, start):
             self._append_lane(batch, sequence, count, copies=())
             return 0
@@ -271,13 +274,15 @@ class Scheduler:
             batch.assigned_rows.append(self._admission.enter(sequence))
             assert sequence.table is not None
             count = self._chunk(sequence, self._max_batch_tokens - batch.num_tokens)
-            start = sequence.num_scheduled
+            start = sequence.num_scheduled - sequence.num_dropped
             self._append_lane(batch, sequence, count, copies=self.kv.reserve(sequence.table, start, start + count))
 
     def _chunk(self, sequence: Sequence, budget: int) -> int:
         count = sequence.num_pending
         if count > budget:
             count = budget
+        if sequence.context is not None and sequence.context.edits:
+            count = min(count, self.contexts.free_unseen(sequence))
         if count > PROMPT_READOUT_CHUNK and sequence.wants_prompt_logprobs:
             return min(count, max(0, sequence.first_scored - sequence.num_scheduled) + PROMPT_READOUT_CHUNK)
         return count
@@ -307,6 +312,9 @@ class Scheduler:
             batch.num_readouts += lane.readout is not None
         else:
             sequence.num_in_flight += samples
+        if sequence.is_edited:
+            batch.num_edited += 1
+            lane.offset, lane.mask = sequence.num_dropped, self.contexts.mask(sequence, start, stop)
         if copies:
             sequence.copied_from, sequence.copied_to = start // self.kv.page_size * self.kv.page_size, stop
         if samples and sequence.constraint is not None:
@@ -351,7 +359,8 @@ class Scheduler:
         if lane.start < sequence.num_prompt:
             self._totals.num_prefill_tokens += lane.num_tokens
             if lane.stop >= sequence.num_prompt:
-                self.kv.publish(sequence.table, sequence.token_ids[: lane.stop])
+                num_plain = lane.stop if sequence.context is None else min(lane.stop, sequence.context.num_plain)
+                self.kv.publish(sequence.table, sequence.token_ids[:num_plain])
 
     def _accept(self, sequence: Sequence, result: LaneResult) -> TokenEvent:
         """Appends the token drawn, and ends the sequence if it is the last."""

@@ -138,6 +138,8 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.kv = _manager(num_pages=12)
         self.live: list[tuple[BlockTable, list[int]]] = []
+        self.edited: list[tuple[BlockTable, list[int]]] = []
+        """Tables without some of their pages, and the tokens before the first of those."""
 
     @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=20), salt=st.sampled_from(["", "x"]))
     def open(self, tokens: list[int], salt: str) -> None:
@@ -182,16 +184,53 @@ class Histories(RuleBasedStateMachine):
         table, tokens = entry
         self.kv.close(table, tokens[: max(int(len(tokens) * part), len(table.keys) * SIZE)])
 
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def truncate(self, data: st.DataObject) -> None:
+        table, tokens = data.draw(st.sampled_from(self.live))
+        del tokens[data.draw(st.integers(1, len(tokens))) :]
+        self.kv.truncate(table, len(tokens))
+        assert len(table.pages) == self.kv.pages_for(len(tokens))
+
+    @precondition(lambda self: any(len(tokens) >= SIZE for _, tokens in self.live))
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        entry = data.draw(st.sampled_from([entry for entry in self.live if len(entry[1]) >= SIZE]))
+        table, tokens = entry
+        first = data.draw(st.integers(0, len(tokens) // SIZE - 1))
+        last = data.draw(st.integers(first + 1, len(tokens) // SIZE))
+        before = len(table.pages)
+        self.kv.drop_pages(table, first * SIZE, last * SIZE)
+        assert len(table.pages) == before - (last - first)
+        self.live.remove(entry)
+        self.edited.append((table, tokens[: first * SIZE]))
+
+    @precondition(lambda self: self.edited)
+    @rule(data=st.data())
+    def close_edited(self, data: st.DataObject) -> None:
+        entry = data.draw(st.sampled_from(self.edited))
+        self.edited.remove(entry)
+        self.kv.close(*entry)
+
+    @rule(count=st.integers(1, 12))
+    def everything_idle_can_be_had(self, count: int) -> None:
+        if count <= self.kv.num_available:
+            name = self.kv.name([2] * (count * SIZE), salt="new")
+            table, held = self.kv.open(name, expected_tokens=count * SIZE)
+            self.kv.reserve(table, held, count * SIZE)
+            self.kv.close(table, ())
+
     @rule()
     def clear(self) -> None:
         self.kv.clear_cache()
 
     @invariant()
     def the_books_balance(self) -> None:
-        self.kv.check_integrity([table for table, _ in self.live])
+        tables = [table for table, _ in (*self.live, *self.edited)]
+        self.kv.check_integrity(tables)
         usage = self.kv.usage
         assert usage.num_free + usage.num_used + usage.num_cached == 12
-        assert usage.num_used == len({page for table, _ in self.live for page in table.pages})
+        assert usage.num_used == len({page for table in tables for page in table.pages})
 
     @invariant()
     def every_table_has_room_for_its_tokens(self) -> None:
@@ -199,7 +238,7 @@ class Histories(RuleBasedStateMachine):
             assert len(table.pages) >= self.kv.pages_for(len(tokens))
 
     def teardown(self) -> None:
-        for table, tokens in self.live:
+        for table, tokens in (*self.live, *self.edited):
             self.kv.close(table, tokens)
         self.kv.clear_cache()
         self.kv.check_integrity([])

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from engine.contexts.commands import AppendTokens, ContextCommand, ForkContext, OpenContext, TruncateContext
+from engine.contexts.edits import Edit, add_edit, cut_edits
 from engine.request import FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
 from tests.engine.scheduling.rig import EOS, SIZE, Rig, expected_tokens, make_request
@@ -21,7 +22,7 @@ from tests.engine.scheduling.simulated_device import VOCAB, next_token
 
 KINDS = (
     *("opened", "appended", "forked", "truncated", "released", "generated", "plain", "aborted", "stopped"),
-    *("proposals", "taken", "chosen", "banned"),
+    *("hidden", "dropped", "proposals", "taken", "chosen", "banned"),
     *("deferred", "failed steps", "preemptions", "demoted", "copied pages", "tokens shared", "steps"),
 )
 
@@ -29,8 +30,9 @@ KINDS = (
 class _Owner:
     """What one context's owner believes of it."""
 
-    def __init__(self, token_ids: list[int]) -> None:
+    def __init__(self, token_ids: list[int], edits: tuple[Edit, ...] = ()) -> None:
         self.token_ids = token_ids
+        self.edits = edits
         self.forget()
 
     def forget(self) -> None:
@@ -41,6 +43,16 @@ class _Owner:
         """By position, what was taken instead of the proposal."""
         self.num_proposals = 0
         """Those answered so far."""
+
+    def seen(self, history: list[int]) -> list[int]:
+        """What the last token of a history sees."""
+        last = len(history) - 1
+        return [
+            token_id
+            for position, token_id in enumerate(history)
+            if position == last
+            or not any(edit.since <= last and edit.start <= position < edit.stop for edit in self.edits)
+        ]
 
 
 class RandomProgram:
@@ -70,8 +82,17 @@ class RandomProgram:
         Raises:
             AssertionError: A history or what follows from it is not as it must be, or pages are lost.
         """
-        acts = [self._open, self._append, self._fork, self._truncate, self._release, self._leave, self._join]
-        weights = [3, 4, 2, 2, 1, 1, 1]
+        acts = [
+            self._open,
+            self._append,
+            self._fork,
+            self._truncate,
+            self._release,
+            self._leave,
+            self._join,
+            self._edit,
+        ]
+        weights = [3, 4, 2, 2, 1, 1, 1, self._rng.choice([0, 2])]
         for _ in range(num_steps):
             for act in self._rng.choices(acts, weights, k=self._rng.randrange(3)):
                 act()
@@ -130,7 +151,7 @@ class RandomProgram:
         sampling = request.sampling
         history = list(owner.token_ids)
         while len(history) < len(owner.token_ids) + sampling.max_tokens:
-            drawn = next_token(history, sampling.seed or 0, 0, owner.banned)
+            drawn = next_token(owner.seen(history), sampling.seed or 0, 0, owner.banned)
             history.append(owner.chosen.get(len(history), drawn))
             if history[-1] == EOS:
                 break
@@ -147,7 +168,7 @@ class RandomProgram:
             return
         history = owner.token_ids + self._rig.tokens(name)
         proposal = proposals[-1].proposal
-        assert proposal == next_token(history, request.sampling.seed or 0, 0, owner.banned)
+        assert proposal == next_token(owner.seen(history), request.sampling.seed or 0, 0, owner.banned)
         owner.num_proposals = len(proposals)
         self.tally["proposals"] += 1
         kind, num_steps = self._rng.choice(["taken", "taken", "chosen"]), self._rng.choice([1, 1, 3])
@@ -198,7 +219,8 @@ class RandomProgram:
         if name is not None and len(self._owners) < 12:
             new_ids = [self._name() for _ in range(self._rng.choice([1, 1, 3]))]
             self._tell(ForkContext(name, new_ids))
-            self._owners |= {new_id: _Owner(self._owners[name].token_ids) for new_id in new_ids}
+            owner = self._owners[name]
+            self._owners |= {new_id: _Owner(owner.token_ids, owner.edits) for new_id in new_ids}
             self.tally["forked"] += len(new_ids)
 
     def _truncate(self) -> None:
@@ -206,9 +228,21 @@ class RandomProgram:
         if name is not None:
             owner = self._owners[name]
             length = self._rng.randint(0, len(owner.token_ids))
+            if length < len(owner.token_ids):
+                owner.edits = cut_edits(owner.edits, length)
             owner.token_ids = owner.token_ids[:length]
-            self._tell(TruncateContext(name, length))
+            self._tell(TruncateContext(name, length, owner.edits))
             self.tally["truncated"] += 1
+
+    def _edit(self) -> None:
+        name = self._pick()
+        if name is None or not self._owners[name].token_ids:
+            return
+        owner, length = self._owners[name], len(self._owners[name].token_ids)
+        start, drops = self._rng.randint(0, length), self._rng.random() < 0.6
+        owner.edits = add_edit(owner.edits, start, self._rng.randint(start, length), length, drops=drops)
+        self._tell(TruncateContext(name, length, owner.edits))
+        self.tally["dropped" if drops else "hidden"] += 1
 
     def _release(self) -> None:
         name = self._pick(busy=self._rng.random() < 0.3)
@@ -236,7 +270,7 @@ class RandomProgram:
         assert got == self._expected(owner, owner.request)[: len(got)]
         owner.token_ids = owner.token_ids + got[: self._rng.randint(0, len(got))]
         owner.forget()
-        self._tell(TruncateContext(name, len(owner.token_ids)))
+        self._tell(TruncateContext(name, len(owner.token_ids), owner.edits))
 
     def _join(self) -> None:
         name = self._name()
@@ -271,7 +305,7 @@ class RandomProgram:
         """Says that the tokens to come are not wanted, while they are computed."""
         assert owner.request is not None
         before = owner.token_ids
-        self._tell(TruncateContext(name, len(before)))
+        self._tell(TruncateContext(name, len(before), owner.edits))
         while self._rig.finish(owner.request.request_id) is None:
             self._rig.step()
         self._take_ends()

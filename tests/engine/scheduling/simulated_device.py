@@ -36,6 +36,13 @@ def continuation(prompt: ListOf[int], *, seed: int, stream: int, max_tokens: int
     return history[len(prompt) :]
 
 
+def _columns(lane: Lane) -> list[int]:
+    """Positions of the slots that the lane's context has."""
+    context = lane.sequence.context
+    gaps = () if context is None else tuple(context.gaps)
+    return [position for position in range(lane.stop) if not any(gap.start <= position < gap.stop for gap in gaps)]
+
+
 class SimulatedDevice:
     """Slots of token ids instead of K and V."""
 
@@ -45,10 +52,12 @@ class SimulatedDevice:
         self._last: list[int | None] = [None] * num_rows
         self._rows: dict[int, tuple[int, int, frozenset[int]]] = {}
         self._known: dict[Lane, list[int]] = {}
+        self._columns: dict[Lane, list[int]] = {}
 
     def stage(self, batch: Batch) -> None:
         """Reads what the step needs of the host's objects, which go on changing."""
         self._known |= {lane: lane.sequence.token_ids[: lane.stop] for lane in batch.lanes}
+        self._columns |= {lane: _columns(lane) for lane in batch.lanes}
 
     def run(self, batch: Batch, void: Container[Sequence] = ()) -> list[LaneResult]:
         """Executes one step; lanes of `void` sequences, whose step before failed, compute nothing."""
@@ -69,14 +78,15 @@ class SimulatedDevice:
                 self._write(lane, written)
         results = [LaneResult() if lane.sequence in void else self._read(lane) for lane in batch.lanes]
         for lane in batch.lanes:
-            del self._known[lane]
+            del self._known[lane], self._columns[lane]
         return results
 
     def _page(self, page: int) -> list[int | None]:
         return self._slots[page * self._size : (page + 1) * self._size]
 
     def _slot(self, lane: Lane, position: int) -> int:
-        return lane.pages[position // self._size] * self._size + position % self._size
+        cell = position - lane.offset
+        return lane.pages[cell // self._size] * self._size + cell % self._size
 
     def _write(self, lane: Lane, written: set[int]) -> None:
         for position in range(lane.start, lane.stop):
@@ -86,11 +96,14 @@ class SimulatedDevice:
             self._slots[slot] = self._last[lane.row] if lane.feeds_back else self._known[lane][position]
 
     def _read(self, lane: Lane) -> LaneResult:
-        history = [self._slots[self._slot(lane, position)] for position in range(lane.stop)]
-        known = self._known[lane]
-        assert history[: len(known)] == known, "a lane reads what is not its own history"
-        tokens = [token for token in history if token is not None]
-        assert len(tokens) == lane.stop
+        columns = self._columns[lane]
+        assert len(columns) == lane.stop - lane.offset
+        cells = [self._slots[self._slot(lane, cell + lane.offset)] for cell in range(len(columns))]
+        known = [self._known[lane][column] for column in columns if column < len(self._known[lane])]
+        assert cells[: len(known)] == known, "a lane reads what is not its own history"
+        seen = [True] * len(cells) if lane.mask is None else lane.mask[-1].tolist()
+        tokens = [token for token, is_seen in zip(cells, seen, strict=True) if is_seen and token is not None]
+        assert len(tokens) == sum(seen)
         prompt = []
         if lane.reads_prompt:
             stop = min(lane.stop, lane.sequence.num_prompt - 1)
