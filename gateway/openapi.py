@@ -9,7 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from gateway.answered import describe_answers
 from gateway.schemas.base import WireModel
-from gateway.schemas.batches import MAX_TTL_S, MIN_TTL_S, BatchRequest
+from gateway.schemas.batches import MAX_TTL_S, MIN_TTL_S, PURPOSES, BatchRequest
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
 from gateway.schemas.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
@@ -82,10 +82,7 @@ UPLOAD: dict[str, Any] = {
                     "required": ["file", "purpose"],
                     "properties": {
                         "file": {"type": "string", "format": "binary"},
-                        "purpose": {
-                            "type": "string",
-                            "enum": ["assistants", "batch", "fine-tune", "vision", "user_data", "evals"],
-                        },
+                        "purpose": {"type": "string", "enum": list(PURPOSES)},
                         "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
                         "expires_after[seconds]": {"type": "integer", "minimum": MIN_TTL_S, "maximum": MAX_TTL_S},
                     },

@@ -19,14 +19,11 @@ from gateway.routes.owning import owner_of
 from gateway.routes.reading import readable
 from gateway.routes.uploads import Upload, read_upload
 from gateway.schemas.base import validate
-from gateway.schemas.batches import MAX_TTL_S, ExpiresAfter
+from gateway.schemas.batches import MAX_TTL_S, PURPOSES, ExpiresAfter
 from gateway.services import Services, ServicesDep
 from gateway.state.files import FileRecord, disk_errors, new_file_id
 
 router = APIRouter()
-
-PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
-"""What a client may upload a file for."""
 
 MAX_PAGE = 10_000
 

@@ -15,6 +15,9 @@ MIN_TTL_S = 3600
 MAX_TTL_S = 30 * 24 * 3600
 """Bounds of the time that a file may be told to be kept, and how long files of batches are kept if nobody says."""
 
+PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+"""What a client may upload a file for."""
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _WINDOW = re.compile("([1-9][0-9]{0,6})([smhd])")
 
