@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
-from extensions.programs.faults import invalid
+from extensions.programs.faults import fault, invalid
 from extensions.programs.generating import Completion, GenerateFields, run_generation
+from extensions.programs.history import History, Place
 from extensions.programs.options import token_ids
-from extensions.programs.scope import INLINE_CHARS, RunScope
-from extensions.programs.transcript import Edit, Message, Transcript, read_messages
-
-if TYPE_CHECKING:
-    from extensions.live_context import LiveContext, Mark
+from extensions.programs.planner import Feature
+from extensions.programs.scope import RunScope
+from extensions.programs.stepping import (
+    Choice,
+    ScriptDistribution,
+    ScriptGeneration,
+    chosen,
+    read_mass,
+    read_top,
+)
+from extensions.programs.transcript import read_messages
 
 Content = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
@@ -38,27 +43,20 @@ class ScriptMark:
 
     Attributes:
         scope: The run that it belongs to.
-        mark: The place.
-        transcript: What was known of the history there.
+        place: The place.
     """
 
-    def __init__(self, scope: RunScope, mark: Mark, transcript: Transcript) -> None:
+    def __init__(self, scope: RunScope, place: Place) -> None:
         self.scope = scope
-        self.mark = mark
-        self.transcript = transcript
+        self.place = place
 
 
 class ScriptContext:
-    """One context of a run. One thing at a time happens to it; whatever comes meanwhile is refused."""
+    """One context of a run."""
 
-    def __init__(
-        self, scope: RunScope, live: LiveContext, transcript: Transcript | None = None, num_charged: int = 0
-    ) -> None:
+    def __init__(self, scope: RunScope, history: History) -> None:
         self._scope = scope
-        self._live = live
-        self._transcript = transcript or Transcript()
-        self._num_charged = num_charged
-        self._is_editing = False
+        self._history = history
         scope.keep(self)
 
     # -- what a script may call -------------------------------------------------------------------------------------
@@ -66,76 +64,59 @@ class ScriptContext:
     @property
     def length(self) -> int:
         """Tokens of the history."""
-        return self._live.length
+        return self._history.live.length
 
     async def append(self, content: Content) -> None:
         """Adds messages, text or token ids."""
-        with self._editing():
-            if isinstance(content, str):
-                await self._append_text(content)
-            elif _are_messages(content):
-                await self._append_messages(read_messages(content))
-            else:
-                self._append_ids(token_ids(content, "content"))
+        if isinstance(content, str):
+            await self._history.append_text(content)
+        elif _are_messages(content):
+            await self._history.append_messages(read_messages(content))
+        else:
+            self._history.append_ids(token_ids(content, "content"))
 
     async def prefill(self) -> None:
         """Computes what is pending."""
-        with self._editing():
-            self._charge()
+        self._history.charge()
         self._scope.planned()
-        await self._live.prefill()
+        await self._history.live.prefill()
 
     async def fork(self, n: int | None = None) -> ScriptContext | list[ScriptContext]:
         """One copy, or a list of n."""
         count = 1 if n is None else n
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_FORKS:
             raise invalid(f"n must be a whole number from 1 to {MAX_FORKS}")
-        with self._editing():
-            self._scope.guard.open_contexts(count)
-            self._charge()
-            lives = self._live.fork(count)
-            copies = [ScriptContext(self._scope, live, self._transcript, self._num_charged) for live in lives]
+        copies = [ScriptContext(self._scope, history) for history in self._history.fork(count)]
         return copies[0] if n is None else copies
 
     async def mark(self) -> ScriptMark:
         """Remembers the end of the history."""
-        with self._editing():
-            return ScriptMark(self._scope, self._live.mark(), self._transcript)
+        return ScriptMark(self._scope, self._history.place())
 
     async def rewind(self, mark: ScriptMark) -> None:
         """Goes back to a mark."""
         if not isinstance(mark, ScriptMark) or mark.scope is not self._scope:
             raise invalid("mark must be what ctx.mark() returned")
-        with self._editing():
-            self._live.rewind(mark.mark)
-            self._transcript = mark.transcript
-            self._num_charged = min(self._num_charged, self._live.length)
+        self._history.rewind(mark.place)
 
     async def truncate(self, length: int) -> None:
         """Keeps the first tokens."""
         _check_integers(length=length)
-        with self._editing():
-            is_change = length != self._live.length
-            self._live.truncate(length)
-            self._num_charged = min(self._num_charged, length)
-            if is_change:
-                self._transcript = self._transcript.cut(length)
+        self._history.truncate(length)
 
     async def forget(self, start: int, stop: int) -> None:
         """Takes tokens out as if they had never been there."""
         _check_integers(start=start, stop=stop)
-        with self._editing():
-            self._live.forget(start, stop)
-            self._num_charged = min(self._num_charged, start)
-            self._transcript = self._transcript.fixed(self._live.length)
+        self._history.forget(start, stop)
 
     async def info(self) -> ContextInfo:
         """What it is and costs."""
-        info = await self._live.info()
+        live = self._history.live
+        info = await live.info()
         page_bytes = self._scope.engine.info.page_bytes
         return ContextInfo(
-            length=self._live.length,
-            pending=max(self._live.length - info.num_computed, 0),
+            length=live.length,
+            pending=max(live.length - info.num_computed, 0),
             bytes=info.num_pages * page_bytes,
             shared_bytes=info.num_shared_pages * page_bytes,
             residency=info.residency,
@@ -168,131 +149,93 @@ class ScriptContext:
         emit: bool = False,
     ) -> Completion:
         """Generates until a stop."""
-        fields: dict[str, Any] = {
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "top_p": top_p,
-            "top_k": top_k,
-            "min_p": min_p,
-            "presence_penalty": presence_penalty,
-            "frequency_penalty": frequency_penalty,
-            "repetition_penalty": repetition_penalty,
-            "logit_bias": logit_bias,
-            "min_tokens": min_tokens,
-            "seed": seed,
-            "stop": stop,
-            "stop_token_ids": stop_token_ids,
-            "template_stops": template_stops,
-            "constrain": constrain,
-        }
+        fields = locals()
         asked = GenerateFields.read(fields, self._scope, logprobs=logprobs, emit=emit)
-        async with self._answering() as num_pending:
-            return await run_generation(self._scope, self._live, asked, num_pending)
+        async with self._history.answering() as num_pending:
+            return await run_generation(self._scope, self._history.live, asked, num_pending)
+
+    async def generation(
+        self,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+        min_tokens: int | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        template_stops: bool = True,
+        constrain: Any = None,
+        top: int = 64,
+        need_mass: float = 0.0,
+    ) -> ScriptGeneration:
+        """Begins a generation that the script steps through."""
+        fields = locals()
+        scope, live = self._scope, self._history.live
+        asked = GenerateFields.read(fields, scope, logprobs=None, emit=False)
+        num_top = read_top(top, scope.engine.info.vocab_size, allows_all=False)
+        mass = read_mass(need_mass)
+        async with self._history.answering():
+            scope.planned(Feature.STEPS)
+            options = asked.options(scope, live.length, may_report=False)
+            stepped = await live.stepped(options, top=num_top, need_mass=mass)
+            scope.guard.usage.num_generations += 1
+        return ScriptGeneration(scope, stepped, self._history.settle)
+
+    async def next(self, *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> ScriptDistribution:
+        """The distribution at the end of the history."""
+        num_top = read_top(top, self._scope.engine.info.vocab_size, allows_all=True)
+        mass = read_mass(need_mass)
+        async with self._history.looking():
+            self._scope.planned(Feature.DISTRIBUTION)
+            distribution = await self._history.live.next(top=num_top, need_mass=mass)
+        return ScriptDistribution(self._scope, distribution, is_whole=num_top == -1)
+
+    async def score(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probabilities of the tokens of each text if it came next."""
+        all_ids = await self._read_continuations(continuations)
+        async with self._history.looking():
+            self._scope.planned()
+            self._scope.guard.count_prefill(sum(map(len, all_ids)))
+            return await self._history.live.score(all_ids)
+
+    async def choose(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> Choice:
+        """Which of the texts the model expects most."""
+        if not isinstance(continuations, Sequence) or not continuations:
+            raise invalid("continuations must be a list of texts, at least one")
+        return chosen(await self.score(continuations))
 
     # -- what the run does ------------------------------------------------------------------------------------------
 
     def let_go(self) -> None:
         """Frees it. Idempotent."""
-        self._live.release()
+        self._history.live.release()
         self._scope.drop(self)
 
     async def begin(self, content: Content) -> None:
         """The first of its history."""
         if isinstance(content, str):
-            with self._editing():
-                self._append_ids(await self._scope.encode(content, "content", add_special=True))
+            await self._history.append_text(content, is_first=True)
         elif len(content):
             await self.append(content)
 
-    @asynccontextmanager
-    async def _answering(self) -> AsyncIterator[int]:
-        """Something computes on the context: opens the answer to messages, and closes it again if that fails.
-
-        Yields:
-            How many tokens are computed first.
-        """
-        with self._editing():
-            before = self._transcript
-            replaced = await self._open_answer()
-        opened = self._live.length
-        try:
-            async with self._scope.generating:
-                with self._editing():
-                    num_pending = self._charge()
-                yield num_pending
-        except BaseException:
-            if self._live.length == opened and not (self._live.is_busy or self._live.is_released):
-                self._undo(replaced, before)
-            raise
-        self._num_charged = self._live.length
-        self._transcript = self._transcript.fixed(self._live.length)
-
-    async def _open_answer(self) -> tuple[int, list[int]]:
-        """Returns where the history changed, and what was there before."""
-        length = self._live.length
-        if not self._transcript.awaits_answer:
-            return length, []
-        writer, history = self._scope.writer, list(self._live.token_ids)
-        num_kept = await self._rewrite(lambda: writer.open_answer(self._transcript, history), ())
-        return num_kept, history[num_kept:]
-
-    def _undo(self, replaced: tuple[int, list[int]], before: Transcript) -> None:
-        num_kept, ids = replaced
-        self._live.truncate(num_kept)
-        self._live.append(ids)
-        self._num_charged = min(self._num_charged, num_kept)
-        self._transcript = before
-
-    async def _append_text(self, text: str) -> None:
-        """Text behind messages is the beginning of the answer to them."""
-        ids = await self._scope.encode(text, "content")
-        await self._open_answer()
-        self._append_ids(ids)
-
-    def _append_ids(self, ids: list[int]) -> None:
-        self._check_room(len(ids))
-        self._live.append(ids)
-        self._transcript = self._transcript.fixed(self._live.length)
-
-    async def _append_messages(self, messages: Sequence[Message]) -> None:
-        writer, history = self._scope.writer, self._live.token_ids
-        await self._rewrite(lambda: writer.append(self._transcript, history, messages), messages)
-
-    async def _rewrite(self, make: Callable[[], Edit], messages: Sequence[Message]) -> int:
-        """Changes the history, and returns how much of it stayed."""
-        num_chars = sum(len(message["content"]) for message in (*self._transcript.messages, *messages))
-        edit: Edit = await asyncio.to_thread(make) if num_chars > INLINE_CHARS else make()
-        self._check_room(len(edit.token_ids) - (self._live.length - edit.num_kept))
-        if edit.num_kept < self._live.length:
-            self._live.truncate(edit.num_kept)
-        self._live.append(edit.token_ids)
-        self._num_charged = min(self._num_charged, edit.num_kept)
-        self._transcript = edit.transcript
-        return edit.num_kept
-
-    def _check_room(self, num_more: int) -> None:
-        most = self._scope.engine.info.limit_tokens
-        if self._live.length + num_more > most:
-            raise invalid(f"the history would have {self._live.length + num_more} tokens, at most {most} are possible")
-
-    def _charge(self) -> int:
-        """Counts what is computed next, and returns how much that is."""
-        num_pending = self._live.length - self._num_charged
-        self._num_charged = self._live.length
-        self._scope.guard.count_prefill(num_pending)
-        return num_pending
-
-    @contextmanager
-    def _editing(self) -> Iterator[None]:
-        if self._live.is_released:
-            raise invalid("the context is released")
-        if self._is_editing or self._live.is_busy:
-            raise invalid("something else happens to the context at the moment: fork it, or await that first")
-        self._is_editing = True
-        try:
-            yield
-        finally:
-            self._is_editing = False
+    async def _read_continuations(self, given: Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
+            raise invalid("continuations must be a list of texts or of lists of token ids")
+        most = self._scope.guard.limits.contexts
+        if len(given) > most:
+            raise fault("limit_exceeded", f"{len(given)} continuations at once, at most {most} are allowed")
+        found = []
+        for at, one in enumerate(given):
+            name = f"continuations[{at}]"
+            found.append(await self._scope.encode(one, name) if isinstance(one, str) else token_ids(one, name))
+        return found
 
 
 def _are_messages(content: object) -> bool:

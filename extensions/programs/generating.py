@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from engine.errors import ContextTooLong, EngineStopped
 from extensions.output import GenerateOptions, TokenText
-from extensions.programs.faults import invalid
 from extensions.programs.options import Asked, flag, read_logprobs, read_options
 from extensions.programs.planner import Lane
 from extensions.programs.scope import RunScope
@@ -95,8 +94,13 @@ class GenerateFields:
             asked=read_options(fields, scope.engine.info), logprobs=read_logprobs(logprobs), emit=flag(emit, "emit")
         )
 
-    def options(self, scope: RunScope, length: int) -> GenerateOptions:
+    def options(self, scope: RunScope, length: int, *, may_report: bool = True) -> GenerateOptions:
         """For a history of that length. It may generate one token more than the run has left, which ends the run.
+
+        Args:
+            scope: The run.
+            length: Of the history.
+            may_report: Log-probabilities are reported if the script reads them.
 
         Raises:
             ContextTooLong: There is no room for a token.
@@ -105,7 +109,7 @@ class GenerateFields:
         limit_tokens = scope.engine.info.limit_tokens
         if length >= limit_tokens:
             raise ContextTooLong(limit_tokens, length, None)
-        logprobs = 0 if self.logprobs is None and scope.wants_logprobs else self.logprobs
+        logprobs = 0 if self.logprobs is None and scope.wants_logprobs and may_report else self.logprobs
         num_left = min(limit_tokens - length, scope.guard.decode_left + 1)
         options = self.asked.options(num_left=num_left, logprobs=logprobs)
         options.sampling.validate(scope.engine.info.vocab_size)
@@ -118,8 +122,6 @@ async def run_generation(scope: RunScope, live: LiveContext, fields: GenerateFie
     Raises:
         EngineError: The engine refuses it or gives it up; the history is as it was.
     """
-    if live.length == 0:
-        raise invalid("the context is empty: there is nothing to go on from")
     lane = scope.planned().lane
     start = live.length
     texts: list[str] = []

@@ -12,10 +12,11 @@ from typing import Any
 from extensions.programs.constraints import ScriptConstraint, spec_of
 from extensions.programs.contexts import Content, ScriptContext
 from extensions.programs.faults import fault, invalid
+from extensions.programs.history import History
 from extensions.programs.options import flag, token_ids
 from extensions.programs.scope import RunScope
 
-CAPABILITIES = ("contexts", "constraints")
+CAPABILITIES = ("contexts", "constraints", "steps", "distributions", "scores")
 """What this server can do beyond generating, under the names that `lm.model.require` knows."""
 
 
@@ -49,7 +50,7 @@ class ScriptLM:
         """A new context."""
         scope = self._scope
         scope.guard.open_contexts(1)
-        context = ScriptContext(scope, scope.open_context())
+        context = ScriptContext(scope, History(scope, scope.open_context()))
         try:
             await context.begin(content)
         except BaseException:

@@ -54,6 +54,10 @@ class Asked:
 def read_options(fields: Mapping[str, Any], info: EngineInfo) -> Asked:
     """Reads the arguments that were given; None counts as left out, which is the model's own recommendation.
 
+    Args:
+        fields: Arguments by name; others than those of sampling may be among them.
+        info: Of the engine.
+
     Raises:
         ValueError: One is not what it must be (`invalid_argument`, `constraint_invalid`).
     """

@@ -185,7 +185,7 @@ class ProgramRun:
         finally:
             clock.cancel()
             guard.usage.wall_s = guard.elapsed_s
-            self._scope.release_all()
+            await self._scope.release_all()
             self._has_room.set()
 
     def _out_of_time(self) -> None:

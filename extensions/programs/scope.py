@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from engine.client import EngineClient
     from extensions.live_context import LiveContext
     from extensions.programs.contexts import ScriptContext
+    from extensions.programs.stepping import ScriptGeneration
 
 INLINE_CHARS = 8_192
 """Longer text is tokenised in a thread, so that other requests go on meanwhile."""
@@ -36,6 +37,7 @@ class RunScope:
         writer: Writes its messages.
         wants_logprobs: The script reads `mean_logprob`, so every generation reports log-probabilities.
         emitted: Text that was sent so far.
+        steppers: Generations that the script steps through and that have not ended.
         last_finish: Text and finish reason of the generation that ended last.
     """
 
@@ -62,6 +64,7 @@ class RunScope:
         self.writer = ChatWriter(
             text.chat_template, text.tokenizer, frozenset(engine.info.eos_token_ids), request.tools
         )
+        self.steppers: set[ScriptGeneration] = set()
         self._open_context = open_context
         self._send = send
         self._contexts: set[ScriptContext] = set()
@@ -80,8 +83,10 @@ class RunScope:
             self._contexts.discard(context)
             self.guard.close_context()
 
-    def release_all(self) -> None:
-        """Lets go of every context."""
+    async def release_all(self) -> None:
+        """Ends what the script left unfinished, and lets go of every context."""
+        for stepper in list(self.steppers):
+            await stepper.aclose()
         for context in list(self._contexts):
             context.let_go()
 

@@ -19,6 +19,7 @@ from extensions.programs.contexts import ContextInfo, ScriptContext, ScriptMark
 from extensions.programs.generating import Candidate, Completion, TokenLogprob, Usage
 from extensions.programs.given import ScriptRequest
 from extensions.programs.lm import ScriptLM, ScriptModel
+from extensions.programs.stepping import Choice, ScriptDistribution, ScriptGeneration, ScriptStep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,12 +59,22 @@ TABLE: dict[type, Exposed] = {
     ScriptContext: Exposed(
         name="Context",
         methods=frozenset(
-            {"append", "prefill", "fork", "mark", "rewind", "truncate", "forget", "info", "release", "generate"}
+            {"append", "prefill", "fork", "mark", "rewind", "truncate", "forget", "info", "release"}
+            | {"generate", "generation", "next", "score", "choose"}
         ),
         live=frozenset({"length"}),
     ),
     ScriptMark: Exposed(name="Mark"),
     ScriptConstraint: Exposed(name="Constraint"),
+    ScriptGeneration: Exposed(name="Generation", methods=frozenset({"step", "choose", "ban", "stop"})),
+    ScriptStep: Exposed(
+        name="Step",
+        attributes=("finished", "finish_reason", "token", "text", "entropy", "omitted_mass"),
+        live=frozenset({"candidates"}),
+    ),
+    ScriptDistribution: Exposed(
+        name="Distribution", attributes=("omitted_mass", "entropy"), live=frozenset({"candidates", "logprobs"})
+    ),
     Completion: Exposed(
         name="Completion",
         attributes=("text", "tokens", "finish_reason", "mean_logprob", "logprobs", "usage", "exec_path"),
@@ -71,7 +82,7 @@ TABLE: dict[type, Exposed] = {
 }
 
 
-RECORDS: tuple[type, ...] = (Candidate, ContextInfo, TokenLogprob, Usage)
+RECORDS: tuple[type, ...] = (Candidate, Choice, ContextInfo, TokenLogprob, Usage)
 """Named tuples that cross as data."""
 
 # What a script prints of them, and what its errors say of them, has the names of the stubs.

@@ -28,7 +28,9 @@ def to_check(source: str) -> str:
 
 def to_run(source: str) -> str:
     """The script, then a call of its `main`, whose result leaves as JSON."""
-    return f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{_without_types(source)}\n{_DUMPS}(await main(request, lm))"
+    return (
+        f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{_without_types(source)}\n{_DUMPS}(await main(request, lm))"
+    )
 
 
 def _without_types(source: str) -> str:

@@ -112,6 +112,54 @@ class Completion:
     exec_path: Literal["fused", "device", "host"]
     """Which lane computed it."""
 
+class Distribution:
+    """What the model expects next."""
+
+    candidates: list[Candidate]
+    """Likeliest first; empty if all tokens were asked for."""
+    logprobs: list[float]
+    """Of every token of the vocabulary, by id, if all were asked for."""
+    omitted_mass: float
+    """Probability of all tokens that are not among the candidates."""
+    entropy: float
+    """Of the whole distribution, in nats."""
+
+class Step:
+    """Where a generation stands: what could come next, or its end."""
+
+    finished: bool
+    """True once there is no next token; then `token` is -1 and there are no candidates."""
+    finish_reason: Literal["stop", "length"] | None
+    """Why, once finished."""
+    token: int
+    """What the sampler would take."""
+    text: str
+    """Text of that token alone."""
+    entropy: float
+    """Of the whole distribution, in nats."""
+    omitted_mass: float
+    """Probability of all tokens that are not among the candidates."""
+    candidates: list[Candidate]
+    """Likeliest first, as many as `top` says."""
+
+class Generation:
+    """A generation whose every step the script decides."""
+
+    async def step(self, n: int = 1) -> Step:
+        """Takes the sampler's own choice for the step before, unless one was chosen, and shows the next.
+
+        With `n` above 1 the sampler takes the tokens between; what is shown is the last of the n.
+        """
+
+    async def choose(self, token: int) -> None:
+        """Says which token comes next instead of the one that `step` showed."""
+
+    async def ban(self, tokens: Sequence[int]) -> None:
+        """Forbids tokens for the rest of the generation."""
+
+    async def stop(self) -> None:
+        """Ends it; the step that was shown last is not taken."""
+
 class Mark:
     """A place in a history, to come back to."""
 
@@ -199,6 +247,49 @@ class Context:
         recommendation. `template_stops=False` lets the model go on past its own end tokens. `emit` streams the text
         as part of the answer.
         """
+
+    async def generation(
+        self,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+        min_tokens: int | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        template_stops: bool = True,
+        constrain: Constrain | None = None,
+        top: int = 64,
+        need_mass: float = 0.0,
+    ) -> Generation:
+        """Begins a generation whose every step the script decides.
+
+        `top` is how many candidates a step shows; `need_mass` shows more until they have that much probability.
+        """
+
+    async def next(self, *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> Distribution:
+        """The distribution at the end of the history, without drawing from it."""
+
+    async def score(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probability of each token of each text if it came next; the context stays as it is."""
+
+    async def choose(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> Choice:
+        """Which of the texts the model expects most."""
+
+class Choice(NamedTuple):
+    """The model's choice among texts."""
+
+    best: int
+    """Index of the likeliest."""
+    probabilities: list[float]
+    """Of each, normalised over all of them."""
 
 class Model:
     """What is served."""

@@ -30,6 +30,23 @@ async def main(request, lm):
     return answer.text
 """
 
+STEP_BY_STEP = """
+async def main(request, lm):
+    ctx = await lm.context(request.messages)
+    gen = await ctx.generation(max_tokens=60, temperature=0.0, top=64)
+    out = []
+    while True:
+        step = await gen.step()
+        if step.finished:
+            break
+        token = step.token
+        if step.entropy > 3.5 and step.candidates:
+            token = step.candidates[1].token
+        await gen.choose(token)
+        out.append(token)
+    return await lm.decode(out)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -42,4 +59,5 @@ class Example:
 EXAMPLES: dict[str, Example] = {
     "best of n": Example(BEST_OF_N, {"n": 3}),
     "try again": Example(TRY_AGAIN),
+    "step by step": Example(STEP_BY_STEP),
 }

@@ -91,7 +91,7 @@ class Stage:
         assert [task for task in asyncio.all_tasks() if "finish" in repr(task.get_coro())] == []
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 200.0) -> None:
     """Waits for something to become true."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110

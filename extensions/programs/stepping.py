@@ -1,0 +1,187 @@
+"""Generations that a script steps through, and distributions that it looks at; see the stubs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from engine.errors import EngineStopped, InvalidRequest
+from extensions.programs.faults import RunEnded, fault, invalid
+from extensions.programs.generating import Candidate
+from extensions.programs.options import token_ids
+from extensions.programs.scope import RunScope
+
+if TYPE_CHECKING:
+    from extensions.stepped import Distribution, SteppedGeneration
+
+MAX_STEPS = 1024
+"""Tokens that one call of `step` may take."""
+
+NO_TOKEN = -1
+"""What `step.token` is once there is none."""
+
+
+class Choice(NamedTuple):
+    """See `Choice` in the stubs."""
+
+    best: int
+    probabilities: list[float]
+
+
+class ScriptDistribution:
+    """What the model expects next."""
+
+    def __init__(self, scope: RunScope, distribution: Distribution, *, is_whole: bool) -> None:
+        self._scope = scope
+        self._distribution = distribution
+        self._is_whole = is_whole
+        self.omitted_mass = distribution.omitted_mass
+        self.entropy = distribution.entropy
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """Likeliest first; none of a whole vocabulary, which is in `logprobs`."""
+        return [] if self._is_whole else _candidates(self._scope, self._distribution)
+
+    @property
+    def logprobs(self) -> list[float]:
+        """Of every token of the vocabulary, by id, if all were asked for."""
+        return list(self._distribution.logprobs) if self._is_whole else []
+
+
+class ScriptStep:
+    """Where a generation stands."""
+
+    def __init__(
+        self,
+        scope: RunScope,
+        token_id: int | None,
+        finish_reason: Literal["stop", "length"] | None,
+        distribution: Distribution | None,
+    ) -> None:
+        self._scope = scope
+        self._distribution = distribution
+        self.finished = token_id is None
+        self.finish_reason = finish_reason
+        self.token = NO_TOKEN if token_id is None else token_id
+        self.text = "" if token_id is None else scope.text.tokenizer.spelling(token_id).text
+        self.entropy = 0.0 if distribution is None else distribution.entropy
+        self.omitted_mass = 0.0 if distribution is None else distribution.omitted_mass
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """Likeliest first."""
+        return [] if self._distribution is None else _candidates(self._scope, self._distribution)
+
+
+class ScriptGeneration:
+    """A generation whose every step the script decides.
+
+    Args:
+        scope: The run.
+        stepped: The generation.
+        settle: Called once it has ended: its context is free again.
+    """
+
+    def __init__(self, scope: RunScope, stepped: SteppedGeneration, settle: Callable[[], None]) -> None:
+        self._scope = scope
+        self._stepped = stepped
+        self._settle = settle
+        self._num_counted = 0
+        self._is_stepping = False
+        self._has_ended = False
+        scope.steppers.add(self)
+
+    async def step(self, n: int = 1) -> ScriptStep:
+        """Goes on to the next token, or to the n-th from here."""
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_STEPS:
+            raise invalid(f"n must be a whole number from 1 to {MAX_STEPS}")
+        if self._is_stepping:
+            raise invalid("the generation is stepping already: await that first")
+        self._is_stepping = True
+        try:
+            found = await self._stepped.step(n)
+        except InvalidRequest as error:
+            raise fault("constraint_invalid", error.message) from error
+        finally:
+            self._is_stepping = False
+        self._count()
+        if found.finish_reason == "abort":
+            raise EngineStopped("the engine gave a generation up")
+        if found.finish_reason is not None:
+            await self.aclose()
+        return ScriptStep(self._scope, found.token_id, found.finish_reason, found.distribution)
+
+    async def choose(self, token: int) -> None:
+        """Says which token comes next."""
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise invalid("token must be a token id")
+        self._stepped.choose(token)
+
+    async def ban(self, tokens: Sequence[int]) -> None:
+        """Forbids tokens for the rest of the generation."""
+        self._stepped.ban(token_ids(tokens, "tokens"))
+
+    async def stop(self) -> None:
+        """Ends it; a token that was chosen is taken, one that was only shown is not."""
+        if not self._has_ended:
+            await self._stepped.stop()
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Ends the engine's work for it. Idempotent."""
+        await self._stepped.aclose()
+        if not self._has_ended:
+            self._has_ended = True
+            self._scope.steppers.discard(self)
+            self._settle()
+            with contextlib.suppress(RunEnded):
+                self._count()
+
+    def _count(self) -> None:
+        num_tokens = self._stepped.usage.num_completion_tokens
+        num_new, self._num_counted = num_tokens - self._num_counted, num_tokens
+        self._scope.guard.count_decode(num_new)
+
+
+def _candidates(scope: RunScope, distribution: Distribution) -> list[Candidate]:
+    spelling = scope.text.tokenizer.spelling
+    return [
+        Candidate(token_id, spelling(token_id).text, logprob)
+        for token_id, logprob in zip(distribution.token_ids, distribution.logprobs, strict=True)
+    ]
+
+
+def read_top(top: Any, vocab_size: int, *, allows_all: bool) -> int:
+    """How many candidates are wanted; -1 for the whole vocabulary.
+
+    Raises:
+        ValueError: It is no such number (`invalid_argument`).
+    """
+    if allows_all and top == "all":
+        return -1
+    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= vocab_size:
+        raise invalid(f"top must be a whole number from 1 to {vocab_size}" + (", or 'all'" if allows_all else ""))
+    return top
+
+
+def read_mass(need_mass: Any) -> float:
+    """The probability that candidates must have together.
+
+    Raises:
+        ValueError: It is none (`invalid_argument`).
+    """
+    if isinstance(need_mass, bool) or not isinstance(need_mass, int | float) or not 0.0 <= need_mass <= 1.0:
+        raise invalid("need_mass must be a number from 0 to 1")
+    return float(need_mass)
+
+
+def chosen(logprobs: Sequence[Sequence[float]]) -> Choice:
+    """The likeliest of some continuations, and the probability of each among them."""
+    sums = [math.fsum(one) for one in logprobs]
+    most = max(sums)
+    weights = [math.exp(one - most) for one in sums]
+    total = math.fsum(weights)
+    return Choice(sums.index(most), [weight / total for weight in weights])
