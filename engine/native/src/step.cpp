@@ -263,12 +263,14 @@ void Stepper::Plan::layer(Worker& worker, int index) const {
   const NormArgs input_norm{hidden, width, nullptr, dims.hidden_size, layer.input_norm.data(), dims.norm_eps, nullptr};
   product(worker, layer.qkv, Finish::kStore, projected, dims.projected(), input_norm, num_rows);
 
-  worker.phase(chunks_of(num_rows, kRowsPerChunk), [&](int chunk) {
-    const int first = chunk * kRowsPerChunk;
+  // Many rows in chunks of a whole K/V tile, so that two threads seldom write to the same lines.
+  const int rope_rows = num_rows >= 4 * kTile * num_threads ? kTile : kRowsPerChunk;
+  worker.phase(chunks_of(num_rows, rope_rows), [&](int chunk) {
+    const int first = chunk * rope_rows;
     const RopeArgs args{projected, size_t(dims.projected()), dims.num_heads, shape, cos, sin,
                         layer.head_norm.empty() ? nullptr : layer.head_norm.data(), dims.norm_eps, tables.slots, keys,
                         values};
-    form->rope(args, first, std::min(kRowsPerChunk, num_rows - first));
+    form->rope(args, first, std::min(rope_rows, num_rows - first));
   });
 
   const AttendArgs attend{projected, size_t(dims.projected()), attended, size_t(dims.attended()), dims.num_heads, shape,
