@@ -26,6 +26,10 @@ def test_every_parameter_has_one_row() -> None:
     assert sorted(names) == sorted(ACCEPTED["chat"] | ACCEPTED["text"])
 
 
+def test_every_row_says_where_we_differ() -> None:
+    assert [row[0] for row in ROWS if len(row) != 4 or not row[3].strip(" |")] == []
+
+
 @pytest.mark.parametrize(("name", "where"), NAMED)
 def test_the_endpoints_named_accept_the_parameter(name: str, where: str) -> None:
     taking = {kind for kind, fields in ACCEPTED.items() if name in fields}
