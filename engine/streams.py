@@ -181,8 +181,8 @@ class StreamTable:
 
 
 def _merge(waiting: TokenEvent, event: TokenEvent) -> None:
-    waiting.token_ids = waiting.token_ids + event.token_ids
-    waiting.logprobs = waiting.logprobs + event.logprobs
+    waiting.token_ids += event.token_ids
+    waiting.logprobs += event.logprobs
     waiting.finish_reason = event.finish_reason
     waiting.stop_token_id = event.stop_token_id
     waiting.error = event.error

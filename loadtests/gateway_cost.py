@@ -8,14 +8,15 @@ client matters; what opening and closing the streams costs is measured apart and
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +25,15 @@ from typing import Any
 import psutil
 
 from gateway.settings import Settings, WorkerSettings
+from gateway.sse import DONE
 from loadtests.models import locate
 from loadtests.results import report
 from loadtests.server import CHECKOUT, RunningServer, free_port, running_command
 from loadtests.tables import Table
 from loadtests.targets import ASKED_STREAMS, MOST_TOKEN_US, verdict
+
+READ_INTERVAL_S = 0.02
+"""How often the client takes in what has come."""
 
 KINDS = ("chat", "text", "chat with usage")
 
@@ -89,7 +94,7 @@ def measure(server: RunningServer, kind: str, num_streams: int, num_tokens: int)
     spent_s = []
     for length in (1, num_tokens):
         before = worker.cpu_times()
-        asyncio.run(_stream_all(server, kind, num_streams, length))
+        _stream_all(server, kind, num_streams, length)
         after = worker.cpu_times()
         spent_s.append(after.user + after.system - before.user - before.system)
     opening_s, all_s = spent_s
@@ -98,23 +103,36 @@ def measure(server: RunningServer, kind: str, num_streams: int, num_tokens: int)
     )
 
 
-async def _stream_all(server: RunningServer, kind: str, num_streams: int, num_tokens: int) -> None:
+def _stream_all(server: RunningServer, kind: str, num_streams: int, num_tokens: int) -> None:
+    """Reads every stream to its end, now and then. Nothing sleeps on a socket: waking it would be the worker's time."""
     path, body = body_of(kind, server.model, num_tokens)
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
-    await asyncio.gather(*(_stream(server.port, head + body) for _ in range(num_streams)))
+    with contextlib.ExitStack() as stack:
+        ends: dict[socket.socket, bytes] = {}
+        for _ in range(num_streams):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            connection.sendall(head + body)
+            connection.setblocking(False)
+            ends[connection] = b""
+        while ends:
+            time.sleep(READ_INTERVAL_S)
+            for connection in tuple(ends):
+                is_over, ends[connection] = _read(connection, ends[connection])
+                if is_over and DONE not in ends[connection]:
+                    raise RuntimeError(f"a stream ended with {ends[connection]!r}")
+                if is_over:
+                    del ends[connection]
 
 
-async def _stream(port: int, request: bytes) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(request)
-        end = b""
-        while data := await reader.read(1 << 16):
+def _read(connection: socket.socket, end: bytes) -> tuple[bool, bytes]:
+    """Takes what has come; returns whether that was all, and the last bytes of all so far."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            data = connection.recv(1 << 16)
+            if not data:
+                return True, end
             end = (end + data)[-64:]
-        if b"data: [DONE]\n\n" not in end:
-            raise RuntimeError(f"a stream ended with {end!r}")
-    finally:
-        writer.close()
+    return False, end
 
 
 def cost_row(kind: str, rounds: Sequence[Cost]) -> dict[str, Any]:
