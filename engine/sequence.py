@@ -20,6 +20,7 @@ from engine.contexts.edits import NEVER
 from engine.contexts.held import HeldContext
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import PrefixName
+from engine.programs.session import ProgramSession
 from engine.request import GenerateRequest, Pooling, TokenLogprob
 from engine.sampling.params import SamplingParams
 
@@ -61,6 +62,7 @@ class Sequence:
         pooled: Sum of the hidden states that its embedding is made of, as far as they are computed; None before.
         runs: How often it was admitted; results of an earlier run are recognised by it.
         constraint: Its place in the language that its output must belong to, after the tokens the host knows.
+        program: What draws its tokens, if that is not the sampler.
         take_until: A token drawn at this position or later is proposed only; see `engine.scheduling.stepping`.
         proposal: The token proposed, while the sequence is paused.
         params: How it is sampled now.
@@ -94,6 +96,7 @@ class Sequence:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     pooled: npt.NDArray[np.float64] | None = None
     constraint: Constraint | None = None
+    program: ProgramSession | None = None
     proposal: int | None = None
     take_until: int = field(init=False)
     params: SamplingParams = field(init=False)
@@ -122,11 +125,6 @@ class Sequence:
     def num_tokens(self) -> int:
         """Tokens in the history, those in flight included."""
         return len(self.token_ids) + self.num_in_flight
-
-    @property
-    def is_edited(self) -> bool:
-        """True if it computes on a history with edits."""
-        return self.context is not None and bool(self.context.edits)
 
     @property
     def num_certain(self) -> int:
@@ -163,6 +161,7 @@ class Sequence:
         if (
             self.constraint is None
             or self.request.stepped
+            or self.program is not None
             or self.wants_prompt_logprobs
             or not self.request.sampling.takes_forced_tokens
         ):

@@ -96,7 +96,9 @@ class InputStager:
         lanes, num_tokens = batch.lanes, batch.num_tokens
         counts = [lane.num_tokens for lane in lanes]
         query_starts = list(accumulate(counts, initial=0))
-        context_lens = [lane.start + lane.num_tokens - lane.offset for lane in lanes]
+        context_lens = [lane.start + lane.num_tokens for lane in lanes]
+        if batch.num_edited:
+            context_lens = [length - lane.offset for length, lane in zip(context_lens, lanes, strict=True)]
         block_tables = [lane.pages for lane in lanes]
         tables = flatten(query_starts, context_lens, block_tables)
         if num_tokens == len(lanes) and not batch.num_edited:

@@ -83,6 +83,7 @@ class Admission:
             sequence.prompt_ids,
             tuple(sequence.output_ids),
             self._eos,
+            sequence.program,
         )
 
     def _fits(self, sequence: Sequence, spare: int) -> bool:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from engine.constraints.masks import MaskHandover
 from engine.kv.manager import PageCopy
+from engine.programs.session import ProgramSession
 from engine.request import Distribution, Readout, TokenLogprob
 from engine.sampling.params import SamplingParams
 from engine.sequence import Sequence
@@ -28,6 +29,7 @@ class RowAssignment:
     prompt_ids: ListOf[int]
     output_ids: ListOf[int]
     eos_token_ids: ListOf[int]
+    program: ProgramSession | None = None
 
 
 class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth of the time of a dataclass
@@ -45,6 +47,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
         row: Row of device state.
         pages: The sequence's pages at this step, C ints.
         copies: Pages to copy before the step (copy-on-write).
+        proposes: The token drawn is not taken: the sequence pauses with it.
         offset: Tokens of the history whose pages were freed: slots lie that much before positions.
         mask: [num_tokens, stop - offset] bool, what each of its rows sees; None for all slots up to its own.
         readout: What is wanted of the distribution that it samples from.
@@ -62,6 +65,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
     copies: ListOf[PageCopy]
     pools: bool = False
     readout: Readout | None = None
+    proposes: bool = False
     offset: int = 0
     mask: npt.NDArray[np.bool_] | None = None
 

@@ -14,11 +14,15 @@ from collections.abc import Sequence as ListOf
 
 from engine.constraints.constraint import Constraint, ConstraintBroken, TokenMask
 from engine.constraints.masks import MaskHandover, Masks
+from engine.contexts.held import HeldContext
 from engine.contexts.registry import ContextRegistry
-from engine.errors import EngineError, QueueFull, SequenceNotFound
+from engine.errors import EngineError, ProgramFailed, QueueFull, SequenceNotFound
 from engine.kv.manager import KVManager, PageCopy
+from engine.programs.binding import BoundProgram
+from engine.programs.session import ProgramSession
 from engine.reports import report
 from engine.request import ErrorReport, FinishReason, GenerateRequest, TokenEvent
+from engine.sampling.random import stream_key
 from engine.scheduling.admission import Admission
 from engine.scheduling.batch import Batch, Lane, LaneResult
 from engine.scheduling.events import make_event
@@ -90,12 +94,15 @@ class Scheduler:
         )
         return totals
 
-    def add(self, request: GenerateRequest, constraint: Constraint | None = None) -> None:
+    def add(
+        self, request: GenerateRequest, constraint: Constraint | None = None, program: BoundProgram | None = None
+    ) -> None:
         """Lets a validated request wait for admission.
 
         Args:
             request: What is asked.
             constraint: The beginning of the language of its output; each sequence gets a fork.
+            program: What draws its tokens, if that is not the sampler.
 
         Raises:
             QueueFull: Too many wait.
@@ -115,6 +122,8 @@ class Scheduler:
             sequence = Sequence(request, index, next(self._arrivals), seed, stop_ids, token_ids, context=context)
             sequence.leader = sequences[0] if sequences else None
             sequence.constraint = None if constraint is None else constraint.fork()
+            if program is not None:
+                sequence.program = ProgramSession(program, stream_key(seed, index), len(token_ids))
             sequences.append(sequence)
         if context is not None:
             context.sequence = sequences[0]
@@ -211,11 +220,10 @@ class Scheduler:
             if not sequence.is_running or lane.run != sequence.runs:
                 continue  # it ended, or gave its pages back and will compute this again
             self._commit(lane, result)
-            if lane.samples:
-                is_proposal = lane.stop >= sequence.take_until
-                events.append(
-                    self.stepping.propose(sequence, result) if is_proposal else self._accept(sequence, result)
-                )
+            if lane.proposes:
+                events.append(self.stepping.propose(sequence, result))
+            elif lane.samples:
+                events.append(self._accept(sequence, result))
             elif sequence.num_computed == sequence.max_total:
                 events.append(self._complete_prompt(sequence))
         return events
@@ -307,19 +315,24 @@ class Scheduler:
             pools=sequence.request.pooling is not None and sequence.pools(stop),
         )
         batch.append(lane)
-        if samples and stop >= sequence.take_until:
-            lane.readout = sequence.request.readout
-            batch.num_readouts += lane.readout is not None
-        else:
-            sequence.num_in_flight += samples
-        if sequence.is_edited:
-            batch.num_edited += 1
-            lane.offset, lane.mask = sequence.num_dropped, self.contexts.mask(sequence, start, stop)
+        if sequence.context is not None:
+            self._hold(batch, lane, sequence.context)
+        sequence.num_in_flight += samples and not lane.proposes
         if copies:
             sequence.copied_from, sequence.copied_to = start // self.kv.page_size * self.kv.page_size, stop
         if samples and sequence.constraint is not None:
             batch.constrained.append(lane)
         sequence.num_scheduled = stop
+
+    def _hold(self, batch: Batch, lane: Lane, context: HeldContext) -> None:
+        """Gives the lane of a held context what others do not have."""
+        sequence = lane.sequence
+        if lane.samples and lane.stop >= sequence.take_until:
+            lane.proposes, lane.readout = True, sequence.request.readout
+            batch.num_readouts += lane.readout is not None
+        if context.edits:
+            batch.num_edited += 1
+            lane.offset, lane.mask = sequence.num_dropped, self.contexts.mask(sequence, lane.start, lane.stop)
 
     def _park_one(self) -> bool:
         """Lets a paused sequence wait for its turn, with its pages in its context; False if none has any."""
@@ -365,6 +378,8 @@ class Scheduler:
     def _accept(self, sequence: Sequence, result: LaneResult) -> TokenEvent:
         """Appends the token drawn, and ends the sequence if it is the last."""
         assert result.token_id is not None
+        if result.token_id < 0:
+            return self._end_with(sequence, ProgramFailed())
         if sequence.constraint is not None:
             try:
                 sequence.constraint.advance((result.token_id,))
