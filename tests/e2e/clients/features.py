@@ -9,6 +9,7 @@ FEATURES: Mapping[str, str] = {
     "stream": "streamed chat",
     "stream-usage": "streamed chat with usage",
     "async": "asynchronous calls, side by side",
+    "history": "instructions and earlier turns",
     "choices": "several choices (`n`)",
     "logprobs": "log-probabilities",
     "thinking": "thinking apart from the answer",

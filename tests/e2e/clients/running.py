@@ -26,7 +26,7 @@ from tests.e2e.clients.programs.harness import Target
 from tests.e2e.clients.scenarios import NUM_CACHED_TOKENS, DirectedEngine
 from tests.fakes import MODEL, running_server
 
-PROGRAM_TIMEOUT_S = 300
+PROGRAM_TIMEOUT_S = 600
 KEY = "matrix-key"
 REAL_MODEL = "smollm2-135m"
 DOCUMENTED_URL = "http://127.0.0.1:8000"

@@ -7,6 +7,7 @@ Scenarios:
     weather, parallel: One call or two; once the results stand in the prompt, the answer.
     person: A JSON object; as arguments where a call is forced.
     recall: Whether `hello` was said before.
+    obey: Whether the prompt holds instructions too.
     busy: Refused `times` times as a full queue is, then `hello`.
     crash: Fails as a bug does.
     broken: A few tokens, then the engine stops.
@@ -164,6 +165,11 @@ def _recall(request: GenerateRequest, prompt: str, index: int) -> str:
     return lines.RECALLED if lines.HELLO in prompt else lines.FORGOT
 
 
+def _obey(request: GenerateRequest, prompt: str, index: int) -> str:
+    before, _, _ = prompt.partition(lines.HELLO)
+    return lines.OBEYED if lines.INSTRUCTIONS in before and before != prompt else lines.FORGOT
+
+
 def _always(said: str) -> Callable[[GenerateRequest, str, int], str]:
     return lambda request, prompt, index: said
 
@@ -177,6 +183,7 @@ SAYINGS: Mapping[str, Callable[[GenerateRequest, str, int], str]] = {
     "parallel": _parallel,
     "person": _person,
     "recall": _recall,
+    "obey": _obey,
     "broken": _always(lines.FIRST_TOKENS),
     "endless": _always(lines.FIRST_TOKENS),
     "hang": _always(""),

@@ -22,7 +22,7 @@ WORKING = [
     if state == "works"
 ]
 
-pytestmark = pytest.mark.timeout(900)  # the first question waits until all clients are installed
+pytestmark = pytest.mark.timeout(1500)  # the first question waits until all clients are installed
 
 
 def test_every_client_has_a_check_or_a_reason_for_every_feature() -> None:

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 export { sleep };
 export const target = JSON.parse(process.argv[2]);
 export const lines = JSON.parse(readFileSync(new URL("lines.json", import.meta.url), "utf8"));
-export const PATIENCE_MS = 30_000;
+export const PATIENCE_MS = 60_000;
 export const SHORT_MS = 400;
 export const QUESTION = "What is the capital of France?";
 export const MODEL_MAX_TOKENS = 24;

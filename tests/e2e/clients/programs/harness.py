@@ -20,7 +20,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
+CHECK_TIMEOUT_S = 240.0
 SHORT_S = 0.4
 """Timeout that a client is given where the server never answers."""
 
@@ -156,4 +157,4 @@ def _outcome(check: Check, target: Target) -> dict[str, str]:
 
 
 async def _within(work: Coroutine[Any, Any, None]) -> None:
-    await asyncio.wait_for(work, 2 * PATIENCE_S)
+    await asyncio.wait_for(work, CHECK_TIMEOUT_S)

@@ -11,8 +11,12 @@ THOUGHT = "The user greets me."
 FORECAST = "It is 21 degrees in Oslo."
 BOTH = "It is 21 degrees in Oslo at 12:30."
 RECALLED = "I said hello before."
+OBEYED = "I said hello before, and I am brief."
 FORGOT = "I said nothing before."
 FIRST_TOKENS = "One moment"
+
+INSTRUCTIONS = "Be brief."
+"""What stands before everything else where a scenario asks for it."""
 
 DEGREES = "21 degrees"
 """What the tool `get_weather` returns."""
@@ -45,6 +49,16 @@ TIME_SCHEMA: dict[str, Any] = {
     "required": ["zone"],
     "additionalProperties": False,
 }
+
+
+def history(role: str = "system") -> list[dict[str, Any]]:
+    """Instructions, a turn, and what was asked next."""
+    return [
+        {"role": role, "content": INSTRUCTIONS},
+        {"role": "user", "content": ask("hello")},
+        {"role": "assistant", "content": HELLO},
+        {"role": "user", "content": [{"type": "text", "text": ask("obey")}]},
+    ]
 
 
 def batch_file(model: str) -> bytes:

@@ -97,6 +97,15 @@ async def side_by_side(target: Target) -> None:
     equal(await asyncio.gather(*(answer(runner, ask("hello")) for _ in range(8))), [lines.HELLO] * 8)
 
 
+@matrix.check("history")
+async def history(target: Target) -> None:
+    for kind in (OpenAIChatCompletionsModel, OpenAIResponsesModel):
+        runner = agent(connect(target, kind=kind), instructions=lines.INSTRUCTIONS)
+        first = await Runner.run(runner, ask("hello"))
+        turns = [*first.to_input_list(), {"role": "user", "content": ask("obey")}]
+        equal(await answer(runner, turns), lines.OBEYED)
+
+
 matrix.lacks("Gives one choice only.", "choices")
 
 

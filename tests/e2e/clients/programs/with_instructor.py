@@ -61,6 +61,13 @@ def chat(target: Target) -> None:
     equal(create(target, ask("hello"), None).choices[0].message.content, lines.HELLO)
 
 
+@matrix.check("history")
+def history(target: Target) -> None:
+    chat = connect(target).chat.completions
+    found = chat.create(response_model=None, model=target.model, messages=lines.history())
+    equal(found.choices[0].message.content, lines.OBEYED)
+
+
 @matrix.check("async")
 async def side_by_side(target: Target) -> None:
     client = instructor.from_openai(AsyncOpenAI(base_url=target.url, api_key=target.key), mode=Mode.TOOLS)

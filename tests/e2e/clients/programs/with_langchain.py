@@ -70,6 +70,12 @@ async def side_by_side(target: Target) -> None:
     equal("".join([chunk.content async for chunk in model.astream(ask("hello"))]), lines.HELLO)
 
 
+@matrix.check("history")
+def history(target: Target) -> None:
+    equal(connect(target).invoke(lines.history()).content, lines.OBEYED)
+    equal(connect(target, use_responses_api=True).invoke(lines.history()).text, lines.OBEYED)
+
+
 @matrix.check("choices")
 def choices(target: Target) -> None:
     (generations,) = connect(target, n=3).generate([[HumanMessage(ask("choices"))]]).generations

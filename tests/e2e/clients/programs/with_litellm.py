@@ -79,6 +79,12 @@ async def side_by_side(target: Target) -> None:
     equal("".join([chunk.choices[0].delta.content or "" async for chunk in chunks]), lines.HELLO)
 
 
+@matrix.check("history")
+def history(target: Target) -> None:
+    for role in ("system", "developer"):
+        equal(complete(target, lines.history(role)).choices[0].message.content, lines.OBEYED)
+
+
 @matrix.check("choices")
 def choices(target: Target) -> None:
     said = [choice.message.content for choice in complete(target, ask("choices"), n=3).choices]

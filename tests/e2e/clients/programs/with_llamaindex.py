@@ -35,7 +35,7 @@ PERSON = Person(**lines.PERSON)
 
 
 def _options(target: Target, **options: Any) -> dict[str, Any]:
-    given = {"model": target.model, "api_base": target.url, "api_key": target.key, "max_retries": 0}
+    given = {"model": target.model, "api_base": target.url, "api_key": target.key, "max_retries": 0, "timeout": 600.0}
     return {**given, "is_chat_model": True, "is_function_calling_model": True, **options}
 
 
@@ -85,6 +85,13 @@ async def side_by_side(target: Target) -> None:
     equal([answer.message.content for answer in answers], [lines.HELLO] * 8)
     parts = [part.delta async for part in await model.astream_chat(user(ask("hello")))]
     equal("".join(parts), lines.HELLO)
+
+
+@matrix.check("history")
+def history(target: Target) -> None:
+    turns = [ChatMessage(role=turn["role"], content=turn["content"]) for turn in lines.history()[:-1]]
+    equal(connect(target).chat([*turns, *user(ask("obey"))]).message.content, lines.OBEYED)
+    equal(connect_responses(target).chat([*turns, *user(ask("obey"))]).message.content, lines.OBEYED)
 
 
 matrix.lacks("Gives one choice only.", "choices")

@@ -75,6 +75,19 @@ check("async", async () => {
   assert.deepEqual(said, Array(8).fill(lines.HELLO));
 });
 
+check("history", async () => {
+  for (const role of ["system", "developer"]) {
+    const messages = [
+      { role, content: lines.INSTRUCTIONS },
+      { role: "user", content: ask("hello") },
+      { role: "assistant", content: lines.HELLO },
+      { role: "user", content: [{ type: "text", text: ask("obey") }] },
+    ];
+    const answer = await connect().chat.completions.create({ model: target.model, messages });
+    assert.equal(answer.choices[0].message.content, lines.OBEYED);
+  }
+});
+
 check("choices", async () => {
   const wanted = ["Choice 0.", "Choice 1.", "Choice 2."];
   const answer = await connect().chat.completions.create(chat(ask("choices"), { n: 3 }));

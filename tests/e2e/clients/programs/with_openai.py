@@ -16,7 +16,16 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.e2e.clients.programs import lines
-from tests.e2e.clients.programs.harness import MODEL_MAX_TOKENS, QUESTION, SHORT_S, Matrix, Target, equal, failure
+from tests.e2e.clients.programs.harness import (
+    CHECK_TIMEOUT_S,
+    MODEL_MAX_TOKENS,
+    QUESTION,
+    SHORT_S,
+    Matrix,
+    Target,
+    equal,
+    failure,
+)
 from tests.e2e.clients.programs.lines import ask
 
 matrix = Matrix("openai")
@@ -99,6 +108,18 @@ async def side_by_side(target: Target) -> None:
             return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
 
         equal(await asyncio.gather(*(streamed() for _ in range(8))), [lines.HELLO] * 8)
+
+
+@matrix.check("history")
+def history(target: Target) -> None:
+    client = connect(target)
+    for role in ("system", "developer"):
+        turns: Any = lines.history(role)
+        answer = client.chat.completions.create(model=target.model, messages=turns)
+        equal(answer.choices[0].message.content, lines.OBEYED)
+    turns = [*lines.history()[1:-1], *user(ask("obey"))]
+    made = client.responses.create(model=target.model, input=turns, instructions=lines.INSTRUCTIONS)
+    equal(made.output_text, lines.OBEYED)
 
 
 @matrix.check("choices")
@@ -445,7 +466,7 @@ def command(target: Target) -> None:
             env={**os.environ, "OPENAI_BASE_URL": target.url, "OPENAI_API_KEY": target.key},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=CHECK_TIMEOUT_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr

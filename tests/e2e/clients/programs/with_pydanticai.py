@@ -77,6 +77,15 @@ async def side_by_side(target: Target) -> None:
     equal([result.output for result in results], [lines.HELLO] * 8)
 
 
+@matrix.check("history")
+def history(target: Target) -> None:
+    for kind in (OpenAIChatModel, OpenAIResponsesModel):
+        for options in ({"instructions": lines.INSTRUCTIONS}, {"system_prompt": lines.INSTRUCTIONS}):
+            agent: Any = Agent(connect(target, kind=kind), **options)
+            first = agent.run_sync(ask("hello"))
+            equal(agent.run_sync(ask("obey"), message_history=first.all_messages()).output, lines.OBEYED)
+
+
 matrix.lacks("Gives one choice only.", "choices")
 
 
