@@ -4,7 +4,9 @@
     ├── InvalidRequest           the caller's fault; trying the same again cannot help; nothing was started
     │   ├── ContextTooLong       prompt, or prompt plus asked tokens, exceed what this engine can ever hold
     │   ├── UnknownAdapter       no such adapter is loaded
-    │   └── UnsupportedReadout   this engine cannot return what was asked
+    │   ├── ConstraintBroken     the output cannot go on within its language; the tokens before are valid
+    │   ├── UnsupportedReadout   this engine cannot return what was asked
+    │   └── ProgramFailed        a device program drew what may not come; the tokens before it are valid
     ├── ResourceExhausted        nobody's fault; trying later can help; nothing was started
     │   ├── OutOfPages           the KV pool has no page left for this
     │   └── QueueFull            too many requests wait already
@@ -65,8 +67,19 @@ class UnknownAdapter(InvalidRequest):
     """No adapter of that name is loaded."""
 
 
+class ConstraintBroken(InvalidRequest):
+    """A sequence cannot go on within its language: nothing it may draw belongs to it, or a limit was reached."""
+
+
 class UnsupportedReadout(InvalidRequest):
     """The engine cannot return what was asked."""
+
+
+class ProgramFailed(InvalidRequest):
+    """A device program returned no token, or one that a constraint or a ban forbids."""
+
+    def __init__(self) -> None:
+        super().__init__("the device program returned a token that may not come here, or none", "extension.sampler")
 
 
 class ResourceExhausted(EngineError):

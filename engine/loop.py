@@ -22,6 +22,7 @@ from engine.constraints.constraint import Constraint
 from engine.constraints.masks import MaskHandover
 from engine.contexts.commands import ContextCommand, ContextInfo, ReleaseContexts
 from engine.errors import InvalidRequest
+from engine.programs.binding import bind
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
 from engine.runner.runner import ModelRunner, StepHandle
 from engine.scheduling.batch import Batch
@@ -121,7 +122,9 @@ class EngineLoop:
         """
         if prepared is None:
             prepared = self.prepare(request)
-        self._scheduler.add(request, None if prepared is None else prepared.result())
+        program = request.program
+        bound = None if program is None else bind(program.source, program.parameters, self.info.vocab_size)
+        self._scheduler.add(request, None if prepared is None else prepared.result(), bound)
 
     def abort(self, request_id: str) -> None:
         """Ends a request at once and without an event; unknown ids pass."""

@@ -89,6 +89,20 @@ class Distribution(msgspec.Struct, frozen=True, array_like=True):
     entropy: float
 
 
+class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A device program that draws tokens instead of the sampler, and what it is given; see `engine.programs`.
+
+    Attributes:
+        source: The program.
+        parameters: Values of its own parameters: numbers, or a list of one number per token of the vocabulary.
+        param: The client's field to blame when it is no program.
+    """
+
+    source: str
+    parameters: dict[str, bool | int | float | list[float]] = {}
+    param: str = "sampler"
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and how to continue it.
 
@@ -107,6 +121,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
             gets every token that is given out.
         stepped: Pause after each draw until `Advance` says which token to take; only on a held context.
         readout: For a stepped request: what is wanted of the distribution of each proposal.
+        program: Draws the tokens of each sequence, after penalties, biases, bans and the constraint; temperature and
+            truncation are its own business.
         pooling: Answer with an embedding of the prompt: the mean of the hidden states of its tokens after the final
             norm, or that of its last token. Nothing is generated then, so `max_tokens` must be 0 and `n` 1.
     """
@@ -125,6 +141,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_start: int = 0
     constraint: ConstraintSpec | None = None
     pooling: Pooling | None = None
+    program: ProgramSpec | None = None
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

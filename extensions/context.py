@@ -57,6 +57,7 @@ class Context:
             priority=options.priority,
             prompt_logprobs=options.prompt_logprobs,
             constraint=options.constraint,
+            program=options.program,
         )
         stream = await self._engine.submit(request)
         return Generation(stream, self.token_ids, options, self._text.tokenizer)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.request import ConstraintSpec
+from engine.request import ConstraintSpec, ProgramSpec
 from engine.sampling.params import SamplingParams
 from extensions.thinking import Markers
 
@@ -31,6 +31,7 @@ class GenerateOptions:
         constraint: What the text of every continuation must be.
         revealed_ids: Special tokens that are shown even so.
         thinking: Markers of the thinking that a continuation may begin with, in which no stop string counts.
+        program: Draws the tokens instead of the sampler.
         until: Makes a watch for each continuation, which is told of its text as it comes and says where in that the
             continuation is to end, or None.
     """
@@ -46,6 +47,7 @@ class GenerateOptions:
     constraint: ConstraintSpec | None = None
     revealed_ids: frozenset[int] = frozenset()
     thinking: Markers | None = None
+    program: ProgramSpec | None = None
     until: Callable[[], Callable[[str], int | None]] | None = None
 
 

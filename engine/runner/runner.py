@@ -18,6 +18,7 @@ from engine.request import Distribution
 from engine.runner.device_thread import DeviceThread
 from engine.runner.inputs import InputStager, StagedStep
 from engine.runner.pooling import sum_states
+from engine.runner.programs import ProgramRows
 from engine.runner.readout import StepResults, fetch, lane_results
 from engine.sampling.sampler import LaneMasks, Logprobs, Sampler
 from engine.sampling.state import SamplerState
@@ -51,6 +52,7 @@ class ModelRunner:
         self._storage = storage
         self._state = state
         self._sampler = Sampler(state, team=team)
+        self._programs = ProgramRows(state.vocab_size, state.device)
         self._stager = InputStager(storage, state.last_tokens, model.config.hidden_size)
         self._thread = DeviceThread(num_threads)
 
@@ -81,12 +83,16 @@ class ModelRunner:
         rows = logits if staged.sample_rows is None else logits.index_select(0, staged.sample_rows)
         masks = _masks(staged)
         distributions = self._describe(staged, rows, masks) if staged.batch.num_readouts else {}
-        return fetch(self._sampler.sample(rows, staged.sample_lanes, masks), prompts, pooled, distributions)
+        forced = self._programs.draw(self._sampler, rows, staged.sample_lanes, masks) if self._programs else None
+        sampled = self._sampler.sample(rows, staged.sample_lanes, masks, forced)
+        return fetch(sampled, prompts, pooled, distributions)
 
     def _turn_over_rows(self, batch: Batch) -> None:
         for row in batch.released_rows:
             self._state.release(row)
+            self._programs.release(row)
         for taken in batch.assigned_rows:
+            self._programs.assign(taken)
             self._state.assign(
                 taken.row,
                 params=taken.params,

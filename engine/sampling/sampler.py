@@ -44,6 +44,28 @@ class SampledTokens:
     logprobs: Logprobs | None
 
 
+@dataclass(frozen=True, slots=True)
+class ForcedTokens:
+    """Tokens that some lanes get whatever their logits are; what is remembered of them is as if they were drawn.
+
+    Attributes:
+        places: [F] int64, rows of the logits.
+        token_ids: [F] int64; -1 where there is none, which is told as it is.
+    """
+
+    places: torch.Tensor
+    token_ids: torch.Tensor
+
+    def leave_alone(self, logits: torch.Tensor) -> None:
+        """Makes every other token of these lanes impossible; [R, V] float32 is changed."""
+        logits.index_fill_(0, self.places, -torch.inf)
+        logits[self.places, self.token_ids.clamp_min(0)] = 0.0
+
+    def written_to(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """The tokens of all lanes [R] int64, these among them."""
+        return token_ids.index_copy(0, self.places, self.token_ids)
+
+
 class Sampler:
     """Chooses one token a lane; what a batch does not use costs nothing.
 
@@ -66,7 +88,11 @@ class Sampler:
         self._plan: BatchPlan | None = None
 
     def sample(
-        self, logits: torch.Tensor, lanes: Sequence[SampleLane], masks: LaneMasks | None = None
+        self,
+        logits: torch.Tensor,
+        lanes: Sequence[SampleLane],
+        masks: LaneMasks | None = None,
+        forced: ForcedTokens | None = None,
     ) -> SampledTokens:
         """Chooses tokens and remembers them (`last_tokens`, counts, history). Waits for nothing on an accelerator.
 
@@ -74,6 +100,7 @@ class Sampler:
             logits: [R, V] float32 on the state's device; may be changed. NaN counts as -inf.
             lanes: One a row of `logits`, no row of the state twice.
             masks: What some of them may draw; None if all may draw anything.
+            forced: What some lanes get whatever their logits are.
 
         Raises:
             ValueError: Shapes or dtype do not fit.
@@ -82,9 +109,34 @@ class Sampler:
         self._check(logits, lanes, masks)
         plan = self._plan_for(lanes)
         logits = logits.contiguous()
-        own_logits = self._keep_for_logprobs(logits, plan, is_masked=masks is not None)
+        own_logits = self._keep_for_logprobs(logits, plan, is_changed=masks is not None or forced is not None)
+        if forced is not None:
+            forced.leave_alone(logits)
         token_ids = self._choice.choose(logits, plan, lanes, masks)
-        return SampledTokens(token_ids, self._report(own_logits, token_ids, plan))
+        reported = self._report(own_logits, token_ids, plan)
+        return SampledTokens(token_ids if forced is None else forced.written_to(token_ids), reported)
+
+    def process(
+        self, logits: torch.Tensor, lanes: Sequence[SampleLane], masks: LaneMasks | None, places: Sequence[int]
+    ) -> torch.Tensor:
+        """Logits of some lanes after all that comes before a draw: penalties, biases, bans and masks.
+
+        Args:
+            logits: [R, V] float32 on the state's device, not changed.
+            lanes: One a row of `logits`.
+            masks: What some of them may draw; None if all may draw anything.
+            places: Of the lanes wanted.
+
+        Returns:
+            [len(places), V] float32; -inf where a token must not come.
+        """
+        some = [lanes[place] for place in places]
+        plan = make_plan(self._state, [lane.row for lane in some])
+        values = logits[list(places)].contiguous()
+        sanitize(values)
+        layout = make_torch_plan(plan, self._state, max_candidates=0)
+        process_logits(values, layout, self._state, [lane.num_output for lane in some], _masks_of(masks, places))
+        return values
 
     def describe(
         self,
@@ -102,12 +154,7 @@ class Sampler:
             wanted: By place among the lanes, what to give of the distribution.
         """
         places = list(wanted)
-        some = [lanes[place] for place in places]
-        plan = make_plan(self._state, [lane.row for lane in some])
-        values = logits[places].contiguous()
-        sanitize(values)
-        layout = make_torch_plan(plan, self._state, max_candidates=0)
-        process_logits(values, layout, self._state, [lane.num_output for lane in some], _masks_of(masks, places))
+        values = self.process(logits, lanes, masks, places)
         return dict(zip(places, describe(values, list(wanted.values())), strict=True))
 
     def gather_logprobs(self, logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Logprobs:
@@ -136,13 +183,13 @@ class Sampler:
             self._plan = make_plan(self._state, rows)
         return self._plan
 
-    def _keep_for_logprobs(self, logits: torch.Tensor, plan: BatchPlan, *, is_masked: bool) -> torch.Tensor | None:
+    def _keep_for_logprobs(self, logits: torch.Tensor, plan: BatchPlan, *, is_changed: bool) -> torch.Tensor | None:
         """The model's own logits of lanes that report log-probabilities, copied only where they will be changed."""
         if plan.logprobs is None:
             return None
         rows = plan.logprobs.rows_of(logits)
         changes = plan.changes_logits or self._choice.changes_logits
-        return rows.clone() if changes or is_masked else rows
+        return rows.clone() if changes or is_changed else rows
 
     def _report(self, own_logits: torch.Tensor | None, token_ids: torch.Tensor, plan: BatchPlan) -> Logprobs | None:
         group = plan.logprobs

@@ -102,13 +102,13 @@ class ProgramStarter:
 
 
 def asked_program(model: str | None, extension: ExtensionFields | None) -> ExtensionFields | None:
-    """Which program a request asks for, by its `extension` or by its model's name; None for a plain request.
+    """Which script answers a request, by its `extension` or by its model's name; None if the model does.
 
     Raises:
         BadRequest: It asks for two, or the name is too long.
     """
     if model is None or not model.startswith(MODEL_PREFIX):
-        return extension
+        return None if extension is not None and extension.sampler is not None else extension
     if extension is not None:
         raise BadRequest("'model' names a program already; leave 'extension' out, or name a model.", "extension")
     name = model.removeprefix(MODEL_PREFIX)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -17,24 +17,26 @@ class ExtensionFields(WireModel):
 
     Attributes:
         source: A script.
+        sampler: A device program that draws the tokens of a request that is plain otherwise; instead of a script.
         name: A program that is known to the server, as `name` or `name@version`; instead of `source`.
-        args: What the program's `request.args` are; checked against its own `params`.
+        args: What the program's `request.args` are; checked against its own `params`. Parameters of a sampler.
         limits: Smaller limits than the server's own.
         strict_path: Refuse work that would have to run on a slower lane than this one.
     """
 
-    unsupported: ClassVar = {"sampler": ()}
-
     source: Source | None = None
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    sampler: Source | None = None
     args: Annotated[dict[str, Any], Field(max_length=MAX_FIELDS)] = Field(default_factory=dict)
     limits: Annotated[dict[str, Any], Field(max_length=64)] = Field(default_factory=dict)
     strict_path: Literal["fused", "device", "host"] | None = None
 
     @model_validator(mode="after")
     def _check_program(self) -> Self:
-        if (self.source is None) == (self.name is None):
-            raise PydanticCustomError("exclusive", "it needs either 'source' or 'name'", {})
+        if sum(one is not None for one in (self.source, self.name, self.sampler)) != 1:
+            raise PydanticCustomError("exclusive", "it needs one of 'source', 'name' and 'sampler'", {})
+        if self.sampler is not None and (self.limits or self.strict_path == "fused"):
+            raise PydanticCustomError("exclusive", "'sampler' has no limits, and runs on the device lane", {})
         return self
 
 

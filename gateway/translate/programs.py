@@ -117,9 +117,9 @@ def program_answer(head: Head, kind: Kind, work: ProgramWork) -> dict[str, Any]:
         content = outcome.content if outcome.content is not None or more else ""
         choice["message"] = {"role": "assistant", "content": content, "refusal": None, **more}
     else:
-        choice["text"] = outcome.content or ""
+        choice |= {"text": outcome.content or "", "prompt_logprobs": None}
     choice |= {"logprobs": None, "finish_reason": _finish_reason(outcome, kind), "stop_reason": None}
-    tier = {"service_tier": "default"} if kind == "chat" else {}
+    tier = {"service_tier": "default", "prompt_logprobs": None} if kind == "chat" else {}
     return head.body("chat.completion" if kind == "chat" else "text_completion") | {
         **tier,
         "choices": [choice],

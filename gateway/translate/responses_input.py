@@ -82,6 +82,8 @@ def chat_request(body: PromptFields, items: Sequence[Item]) -> ChatRequest:
         fields["max_completion_tokens"] = body.max_output_tokens
         fields["logprobs"] = body.num_logprobs is not None
         fields["top_logprobs"] = body.num_logprobs or 0
+        if body.extension is not None and body.extension.sampler is not None:
+            fields["extension"] = {"sampler": body.extension.sampler, "args": body.extension.args}
     with client_names():
         return validate(ChatRequest, fields)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TypeVar
 
 from engine.errors import ContextTooLong
-from engine.request import EngineInfo
+from engine.programs.binding import bind
+from engine.programs.errors import ProgramInvalid, ProgramMisused
+from engine.request import EngineInfo, ProgramSpec
 from engine.sampling.params import SamplingParams
 from engine.text.tokenizer import Tokenizer
 from extensions.output import GenerateOptions
 from gateway.errors import BadRequest
+from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.sampling import MAX_TOP_LOGPROBS, SamplingFields
 from gateway.settings import Settings
 from gateway.translate.structured import constraint_of
@@ -100,7 +103,22 @@ def to_options(
         prompt_logprobs=_prompt_logprobs(fields.prompt_logprobs, num_prompt_logprobs),
         priority=fields.priority,
         constraint=constraint_of(fields),
+        program=_program_of(fields.extension, info.vocab_size),
     )
+
+
+def _program_of(extension: ExtensionFields | None, vocab_size: int) -> ProgramSpec | None:
+    """The device program that draws the tokens, checked with its parameters."""
+    if extension is None or extension.sampler is None:
+        return None
+    try:
+        bind(extension.sampler, extension.args, vocab_size)
+    except ProgramMisused as error:
+        raise BadRequest(f"{error}.", f"extension.args.{error.name}", "invalid_argument") from None
+    except ProgramInvalid as error:
+        message = f"The device program is not valid: {error}."
+        raise BadRequest(message, "extension.sampler", "program_invalid") from None
+    return ProgramSpec(source=extension.sampler, parameters=extension.args, param="extension.sampler")
 
 
 def _tokens_left(info: EngineInfo, num_prompt_tokens: int, prompt_param: str) -> int:

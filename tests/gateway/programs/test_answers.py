@@ -180,7 +180,19 @@ REFUSED: dict[str, tuple[Body, str, str]] = {
     "no object": ({"extension": "x"}, "extension", "invalid_type"),
     "a name that is none": ({"extension": {"name": "../x"}}, "extension.name", "invalid_argument"),
     "a lane that is none": ({"extension": {"source": "x", "strict_path": "gpu"}}, "extension.strict_path", ""),
-    "a sampler": ({"extension": {"sampler": "x"}}, "sampler", "unsupported_parameter"),
+    "a script and a sampler": ({"extension": {"source": "x", "sampler": "y"}}, "extension", ""),
+    "limits of a sampler": ({"extension": {"sampler": "x", "limits": {"wall_s": 1}}}, "extension", ""),
+    "no device program": ({"extension": {"sampler": "x = 1"}}, "extension.sampler", "program_invalid"),
+    "a parameter that it lacks": (
+        {"extension": {"sampler": "def sample(logits, t):\n    return argmax(logits * t)\n"}},
+        "extension.args.t",
+        "invalid_argument",
+    ),
+    "a parameter that is no number": (
+        {"extension": {"sampler": "def sample(t):\n    return t\n", "args": {"t": {"a": 1}}}},
+        "extension.args.t",
+        "invalid_argument",
+    ),
     "several answers": ({**by(GREEDY, n=1), "n": 2}, "n", ""),
     "an unknown limit": (by(GREEDY, n=1, limits={"speed": 1}), "extension.limits.speed", "invalid_argument"),
     "a limit above the server's": (by(GREEDY, limits={"wall_s": 1e9}), "extension.limits.wall_s", "invalid_argument"),
@@ -301,3 +313,34 @@ async def test_answers_are_as_described(client: httpx.AsyncClient, source: str) 
             check_event(description, f"POST {path}", part)
     response = await client.post("/v1/responses", json={"input": "hi", **by(source, n=3)})
     check_answer(description, "POST /v1/responses", response.json())
+
+
+SAMPLER = "def sample(logits, key, t):\n    return gumbel_argmax(logits / t, key)\n"
+
+
+async def test_a_device_program_draws_the_tokens_of_a_plain_request(client: httpx.AsyncClient) -> None:
+    extension = {"sampler": SAMPLER, "args": {"t": 0.75}}
+    fields = {"max_tokens": 12, "seed": 5, "n": 2}
+    plain = await whole(client, chat(**fields, temperature=0.75, top_p=1, top_k=0))
+    for extra in ({}, {"temperature": 0}):
+        answer = await whole(client, chat(**fields, **extra, extension=extension))
+        assert answer["choices"] == plain["choices"]
+    parts = await stream(client, chat(**fields, extension=extension))
+    assert [joined(parts, index) for index in range(2)] == [one["message"]["content"] for one in plain["choices"]]
+    body = {"input": "hi", "max_output_tokens": 12, "seed": 5, "extension": extension}
+    response = (await client.post("/v1/responses", json=body)).json()
+    assert response["output"][0]["content"][0]["text"] == plain["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_device_program_that_draws_no_token_is_told(client: httpx.AsyncClient, streams: bool) -> None:
+    source = "def sample(prev, step):\n    return where(step < 2, prev, -1)\n"
+    answer = await client.post(CHAT, json=chat(extension={"sampler": source}, stream=streams))
+    if streams:
+        assert answer.status_code == 200
+        assert "token that may not come here" in answer.text
+        assert answer.text.endswith("data: [DONE]\n\n")
+    else:
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "extension.sampler"
+    assert (await whole(client, chat(max_tokens=2)))["usage"]["completion_tokens"] == 2
