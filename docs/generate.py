@@ -15,9 +15,11 @@ from docs.tables_cli import cli_reference, exit_code_table
 from docs.tables_clients import clients_table
 from docs.tables_gateway import error_table, metric_table, settings_table
 from docs.tables_library import library_table
+from docs.tables_programs import operation_table
 from docs.tables_project import catalog_table, make_table
 from docs.tables_quality import quality
 from docs.tables_results import results
+from docs.tables_suites import suites
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "catalog": catalog_table,
@@ -28,9 +30,11 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "library": library_table,
     "make": make_table,
     "metrics": metric_table,
+    "operations": operation_table,
     "quality": quality,
     "results": results,
     "settings": settings_table,
+    "suites": suites,
 }
 
 _REGION = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(<!-- /generated -->)", re.DOTALL)
