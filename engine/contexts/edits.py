@@ -11,7 +11,7 @@ can be given up and computed again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -66,10 +66,12 @@ def cut_edits(edits: Sequence[Edit], length: int) -> tuple[Edit, ...]:
 def gaps_of(edits: Sequence[Edit], page_size: int) -> list[Gap]:
     """What edits free, in the order in which it may be freed; no two overlap."""
     gaps: list[Gap] = []
+    freed: set[int] = set()
     for edit in sorted(edits, key=lambda edit: edit.since):
         if edit.drops:
             first, last = -(-edit.start // page_size), min(edit.stop, edit.since) // page_size
-            pages = [page for page in range(first, last) if not any(_covers(gap, page * page_size) for gap in gaps)]
+            pages = [page for page in range(first, last) if page not in freed]
+            freed.update(pages)
             gaps += [Gap(low * page_size, high * page_size, edit.since) for low, high in _runs(pages)]
     return gaps
 
@@ -79,13 +81,9 @@ def num_plain(edits: Sequence[Edit], gaps: Sequence[Gap]) -> int:
     return min((*(edit.since for edit in edits), *(gap.start for gap in gaps)), default=NEVER)
 
 
-def num_dropped(gaps: Sequence[Gap]) -> int:
+def num_dropped(gaps: Iterable[Gap]) -> int:
     """Tokens in gaps."""
     return sum(gap.stop - gap.start for gap in gaps)
-
-
-def _covers(gap: Gap, position: int) -> bool:
-    return gap.start <= position < gap.stop
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

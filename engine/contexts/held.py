@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from engine.contexts.edits import Edit, Gap, num_dropped, num_plain
+from engine.contexts.edits import NEVER, Edit, Gap, gaps_of, num_dropped, num_plain
 from engine.kv.block_table import BlockTable
 
 if TYPE_CHECKING:
@@ -27,7 +28,11 @@ class HeldContext:
         table: Its pages, while no running sequence has them; None if it has none.
         sequence: What computes on it, running or waiting.
         edits: What later tokens do not see.
-        gaps: Of the pages that edits free, those that are gone from the table by now.
+        planned: What the edits free, by and by; in the order of time.
+        borders: Where the edits begin to hold, rising.
+        gaps: Of what is planned, what is gone from the table by now.
+        num_dropped: Tokens in those gaps: slots lie that much before positions.
+        num_plain: Leading tokens whose KV may be shared with histories without edits.
         used_at: When it was last used; counts uses of all contexts.
         deferred: What was asked for while a sequence computed on it.
     """
@@ -41,16 +46,35 @@ class HeldContext:
     table: BlockTable | None = None
     sequence: Sequence | None = None
     edits: tuple[Edit, ...] = ()
+    planned: list[Gap] = field(default_factory=list)
+    borders: list[int] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    num_dropped: int = 0
+    num_plain: int = NEVER
     used_at: int = 0
     deferred: list[Callable[[], None]] = field(default_factory=list)
 
-    @property
-    def num_dropped(self) -> int:
-        """Tokens whose pages are gone from the table: slots lie that much before positions."""
-        return num_dropped(self.gaps)
+    def set_edits(self, edits: tuple[Edit, ...], page_size: int) -> None:
+        """Takes over what the owner says; what is gone from the table is for others to look after."""
+        self.edits = edits
+        self.planned = gaps_of(edits, page_size)
+        self.borders = sorted(edit.since for edit in edits)
+        self.set_gaps(self.gaps)
 
-    @property
-    def num_plain(self) -> int:
-        """Leading tokens whose KV may be shared with histories without edits."""
-        return num_plain(self.edits, self.gaps)
+    def set_gaps(self, gaps: list[Gap]) -> None:
+        """These are gone from the table now."""
+        self.gaps = gaps
+        self.num_dropped = num_dropped(gaps)
+        self.num_plain = num_plain(self.edits, gaps)
+
+    def freeable(self, position: int) -> list[Gap]:
+        """What no row from a position on sees, and is still there."""
+        count = bisect_right(self.planned, position, key=lambda gap: gap.since)
+        if count == len(self.gaps):
+            return []
+        return [gap for gap in self.planned[:count] if gap not in self.gaps]
+
+    def next_border(self, position: int) -> int:
+        """The first position after this one from which on something else is seen."""
+        at = bisect_right(self.borders, position)
+        return self.borders[at] if at < len(self.borders) else NEVER

@@ -33,11 +33,14 @@ def lane_mask(edits: Sequence[Edit], gaps: Sequence[Gap], start: int, stop: int,
         held[gap.start : gap.stop] = False
     columns, rows = np.flatnonzero(held), np.arange(start, stop)
     causal = columns <= rows[:, None]
-    visible = causal.copy()
+    visible, hidden = causal.copy(), np.zeros(stop, dtype=bool)
     for edit in edits:
-        if edit.since < stop:
+        if edit.since <= start:
+            hidden[edit.start : edit.stop] = True
+        elif edit.since < stop:
             first, last = np.searchsorted(columns, (edit.start, edit.stop))
-            visible[max(0, edit.since - start) :, first:last] = False
+            visible[edit.since - start :, first:last] = False
+    visible[:, hidden[columns]] = False
     if window is not None and gaps:
         visible &= rows[:, None] - columns < window
     own = np.searchsorted(columns, rows)

@@ -14,10 +14,10 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from engine.contexts.commands import AppendTokens, ContextInfo, ForkContext, OpenContext, TruncateContext
-from engine.contexts.edits import NEVER, Edit, gaps_of, num_dropped
 from engine.contexts.held import HeldContext
 from engine.contexts.kinship import find_leader, find_source
 from engine.contexts.masks import Mask, lane_mask
+from engine.contexts.pages import ContextPages
 from engine.errors import InvalidRequest, SequenceNotFound
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import KVManager
@@ -37,6 +37,7 @@ class ContextRegistry:
 
     def __init__(self, kv: KVManager, window: int | None = None) -> None:
         self._kv = kv
+        self._pages = ContextPages(kv)
         self._window = window
         self._contexts: dict[str, HeldContext] = {}
         self._uses = itertools.count(1)
@@ -97,7 +98,7 @@ class ContextRegistry:
             case ForkContext(new_ids=new_ids):
                 self._when_idle(context, lambda: self._fork(context, new_ids))
             case TruncateContext(length=length, edits=edits):
-                self._when_idle(context, lambda: self._truncate(context, length, edits))
+                self._when_idle(context, lambda: self._pages.truncate(context, length, edits))
 
     def forget(self, context: HeldContext) -> None:
         """Ends a context that nobody computes on; its full pages stay in the prefix cache."""
@@ -142,11 +143,9 @@ class ContextRegistry:
         assert context is not None
         source = find_source(context, sequence.num_reusable) if len(context.family) > 1 else None
         if source is not None:
-            shared = self._kv.fork(source.table, source.num_tokens)
-            self.demote(context)
-            context.table, context.num_computed = shared, source.num_tokens
+            self._pages.adopt(context, source.table, source.num_tokens)
         if context.num_computed > sequence.num_reusable:
-            self._cut_pages(context, sequence.num_reusable)
+            self._pages.cut(context, sequence.num_reusable)
         return context.num_computed
 
     def free_unseen(self, sequence: Sequence) -> int:
@@ -159,9 +158,9 @@ class ContextRegistry:
         assert context is not None
         assert sequence.table is not None
         position = sequence.num_scheduled
-        self._free_gaps(context, sequence.table, position)
+        self._pages.free_gaps(context, sequence.table, position)
         sequence.num_dropped = context.num_dropped
-        return min((edit.since for edit in context.edits if edit.since > position), default=NEVER) - position
+        return context.next_border(position) - position
 
     def mask(self, sequence: Sequence, start: int, stop: int) -> Mask | None:
         """What a lane of a sequence on an edited context sees; see `engine.contexts.masks`."""
@@ -189,7 +188,7 @@ class ContextRegistry:
         context.table, sequence.table = sequence.table, None
         context.num_computed = sequence.num_computed
         size = self._kv.page_size
-        self._cut_pages(context, sequence.num_certain if intact else context.num_computed // size * size)
+        self._pages.cut(context, sequence.num_certain if intact else context.num_computed // size * size)
         context.used_at = next(self._uses)
         sequence.num_dropped = 0
 
@@ -205,11 +204,7 @@ class ContextRegistry:
 
     def demote(self, context: HeldContext) -> None:
         """Lets go of a context's pages; full ones stay in the prefix cache until somebody needs them."""
-        if context.table is not None:
-            self._kv.close(context.table, context.token_ids[: min(context.num_computed, context.num_plain)])
-            context.table = None
-        context.num_computed = 0
-        context.gaps.clear()
+        self._pages.give_up(context)
 
     def demote_one(self, keep: HeldContext | None = None) -> bool:
         """Demotes the longest unused context, idle ones first, but not `keep`; False if none has pages."""
@@ -232,49 +227,8 @@ class ContextRegistry:
             if context_id in self._contexts:
                 continue
             new = HeldContext(context_id, context.account, context.salt, context.family, list(context.token_ids))
-            new.edits = context.edits
-            if context.table is not None:
-                new.table = self._kv.fork(context.table, context.num_computed - context.num_dropped)
-                new.num_computed, new.gaps = context.num_computed, list(context.gaps)
+            self._pages.share(context, new)
             self._add(new)
-
-    def _truncate(self, context: HeldContext, length: int, edits: tuple[Edit, ...]) -> None:
-        del context.token_ids[length:]
-        keep = min(length, context.num_computed)
-        if edits != context.edits:
-            # Rows that see something else by the new edits than by the old ones are computed again.
-            keep = min([keep, *(edit.since for edit in {*edits} ^ {*context.edits})])
-            context.edits = edits
-        if context.table is not None:
-            self._cut_pages(context, keep)
-        if context.table is not None:
-            self._free_gaps(context, context.table, context.num_computed)
-
-    def _cut_pages(self, context: HeldContext, num_tokens: int) -> None:
-        """Lets go of the pages after the first tokens, and of the room to grow.
-
-        Freed pages that would be needed to go on from there are computed again too.
-        """
-        assert context.table is not None
-        valid = set(gaps_of(context.edits, self._kv.page_size))
-        while broken := [gap for gap in context.gaps if gap.since > num_tokens or gap not in valid]:
-            num_tokens = min(num_tokens, *(gap.start for gap in broken))
-            context.gaps = [gap for gap in context.gaps if gap not in broken]
-        self._kv.truncate(context.table, num_tokens - context.num_dropped)
-        context.num_computed = num_tokens
-        if not context.table.pages:
-            context.table = None
-            context.gaps.clear()
-
-    def _free_gaps(self, context: HeldContext, table: BlockTable, position: int) -> None:
-        """Frees what no row from a position on sees."""
-        if not context.edits:
-            return
-        for gap in gaps_of(context.edits, self._kv.page_size):
-            if gap.since <= position and gap not in context.gaps:
-                start = gap.start - num_dropped([other for other in context.gaps if other.stop <= gap.start])
-                self._kv.drop_pages(table, start, start + gap.stop - gap.start)
-                context.gaps.append(gap)
 
     def _when_idle(self, context: HeldContext, act: Callable[[], None]) -> None:
         if context.sequence is None:
