@@ -165,7 +165,6 @@ class ChatChunkChoice(TypedDict):
     finish_reason: Literal["stop", "length", "tool_calls"] | None
     stop_reason: NotRequired[str | int | None]
     token_ids: NotRequired[list[int]]
-    prompt_token_ids: NotRequired[list[int]]
 
 
 class ChatCompletionChunk(TypedDict):
@@ -177,6 +176,7 @@ class ChatCompletionChunk(TypedDict):
     model: str
     system_fingerprint: str
     choices: list[ChatChunkChoice]
+    prompt_token_ids: NotRequired[list[int]]
     usage: NotRequired[CompletionUsage | None]
     extension: NotRequired[ProgramNews | ProgramAnswer]
 
@@ -225,6 +225,7 @@ class TextChunkChoice(TypedDict):
     finish_reason: Literal["stop", "length"] | None
     stop_reason: NotRequired[str | int | None]
     token_ids: NotRequired[list[int]]
+    prompt_token_ids: NotRequired[list[int]]
 
 
 class TextCompletionChunk(TypedDict):

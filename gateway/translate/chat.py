@@ -124,6 +124,7 @@ class ChatChunks:
         self._frame = ChunkFrame(head, "chat.completion.chunk", request.stream_options)
         self._form = form
         self._readings: dict[int, Reading] = {}
+        self._has_told_prompt = False
         self._is_plain = not (request.logprobs or request.return_token_ids)
         # What stands before and after the text of a chunk that has nothing but text, by choices that can have no other.
         self._plain_starts: dict[int, bytes] = {}
@@ -168,13 +169,14 @@ class ChatChunks:
         elif self._is_plain and reading.reader.is_through:
             self._plain_starts[index] = self._frame.before_choice + b'{"index":%d,"delta":{"content":' % index
         usage = self._with_thought(work.usage) if self._frame.has_running_usage else None
-        return b"".join([self._frame.choice(choice, usage) for choice in choices])
+        frames = [self._frame.choice(choice, usage) for choice in choices]
+        if self._form.request.return_token_ids and not self._has_told_prompt:
+            self._has_told_prompt = True
+            frames[0] = self._frame.with_field(frames[0], "prompt_token_ids", self._form.prompt_ids)
+        return b"".join(frames)
 
     def _opening(self, index: int) -> dict[str, Any]:
-        choice = self._body(index, {"role": "assistant", "content": ""})
-        if self._form.request.return_token_ids:
-            choice["prompt_token_ids"] = self._form.prompt_ids
-        return choice
+        return self._body(index, {"role": "assistant", "content": ""})
 
     def _bodies(self, index: int, reading: Reading, parts: list[Part], *, is_last: bool) -> list[dict[str, Any]]:
         bodies = []

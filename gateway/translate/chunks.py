@@ -13,6 +13,7 @@ from gateway.translate.head import Head
 from gateway.translate.usage import usage_body
 
 encode_json = msgspec.json.Encoder().encode
+_END = b"}\n\n"
 
 
 class ChunkFrame:
@@ -49,6 +50,11 @@ class ChunkFrame:
     def running_usage(usage: Usage) -> bytes:
         """What ends a chunk with a choice where every chunk carries the usage so far."""
         return b'],"usage":' + encode_json(usage_body(usage)) + b"}\n\n"
+
+    @staticmethod
+    def with_field(chunk: bytes, name: str, value: Any) -> bytes:
+        """A chunk with one more field beside its choices."""
+        return chunk[: -len(_END)] + b"," + encode_json(name) + b":" + encode_json(value) + _END
 
     def usage(self, usage: Usage) -> bytes:
         """The last chunk, without choices, if the client asked for it."""

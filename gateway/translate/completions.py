@@ -48,6 +48,8 @@ class CompletionChunks:
         self._is_plain = request.logprobs is None and not (request.return_token_ids or self._frame.has_running_usage)
         self._prompt_tokens: dict[int, tuple[TokenText, ...]] = {}
         self._logprobs: dict[int, CompletionLogprobs] = {}
+        # Choices that have shown the ids of their prompt.
+        self._told: set[int] = set()
         # What stands before and after the text of a chunk that has nothing but text.
         self._plain_starts: dict[int, bytes] = {}
         self._plain_end = b',"logprobs":null,"finish_reason":null}' + self._frame.after_choice
@@ -96,6 +98,9 @@ class CompletionChunks:
         }
         if self._request.return_token_ids:
             choice["token_ids"] = token_ids
+            if index not in self._told:
+                self._told.add(index)
+                choice["prompt_token_ids"] = self._prompts[index // self._request.n].ids
         return self._frame.choice(choice, usage)
 
 

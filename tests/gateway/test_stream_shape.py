@@ -158,7 +158,15 @@ async def test_g_73_the_end_token_is_seen_in_no_delta(
     assert joined(parts) == "bye"
     assert endings(parts) == ["stop"]
     assert [token for chunk in parts for token in chunk["choices"][0].get("token_ids", [])] == [*ids, end]
-    assert parts[0]["choices"][0]["prompt_token_ids"] == engine.last.prompt_ids
+    assert parts[0]["prompt_token_ids"] == engine.last.prompt_ids
+    assert all("prompt_token_ids" not in part for part in parts[1:])
+
+
+async def test_every_choice_of_a_text_stream_shows_the_ids_of_its_prompt_once(client: httpx.AsyncClient) -> None:
+    parts = await stream(client, text(prompt=[[2, 3], [4]], n=2, return_token_ids=True), TEXT)
+    choices = [one for part in parts for one in part["choices"] if "prompt_token_ids" in one]
+    shown = [(one["index"], one["prompt_token_ids"]) for one in choices]
+    assert sorted(shown) == [(0, [2, 3]), (1, [2, 3]), (2, [4]), (3, [4])]
 
 
 async def test_stream_headers_keep_proxies_from_buffering(client: httpx.AsyncClient) -> None:
