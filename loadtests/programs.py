@@ -5,6 +5,7 @@ compared with, through the same `Runtime`. Kinds of a pair alternate from round 
 
 - admission: from `run_program` to the script's first call of the server, while others run.
 - generate: programs that only call `generate` against plain completions of the same prompts.
+- steps: programs that look at every step and choose its token, against the same.
 """
 
 from __future__ import annotations
@@ -46,6 +47,20 @@ async def main(request, lm):
     answer = await ctx.generate(max_tokens=request.args["num_tokens"], temperature=0.0, template_stops=False, emit=True)
     return answer.text
 """
+
+STEPS = """
+async def main(request, lm):
+    ctx = await lm.context(request.prompt)
+    gen = await ctx.generation(max_tokens=request.args["num_tokens"], temperature=0.0, template_stops=False, top=16)
+    token = None
+    while True:
+        step = await gen.step(choose=token)
+        if step.finished:
+            return ctx.length
+        token = step.token if step.entropy < 100.0 else step.candidates[1].token
+"""
+
+_TITLES = {"generate": "Programs that only generate", "steps": "Programs that choose every token"}
 
 PROMPT = "Write down everything that you know of the river number {}, from its source to the sea."
 
@@ -157,7 +172,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 async def measure(options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
     """All of it."""
     results: dict[str, Any] = {"model": options.model, "tokens": options.tokens, "rounds": options.rounds}
-    async with runtime_of(options.model, max(*options.widths, *options.beside) + 16) as runtime:
+    async with runtime_of(options.model, max(*options.widths, *options.step_widths, *options.beside) + 16) as runtime:
         admission = Table(title="From run_program to the first call", headers=["programs", "p50 ms", "p99 ms"])
         waits = await runtime.check_program(WAITS)
         results["admission"] = []
@@ -167,17 +182,24 @@ async def measure(options: argparse.Namespace) -> tuple[list[Table], dict[str, A
             row = {"programs": beside, "p50_ms": quantile(found, 0.5), "p99_ms": quantile(found, 0.99)}
             admission.add(beside, row["p50_ms"], row["p99_ms"])
             results["admission"].append(row)
-        generate = Table(
-            title=f"Programs that only generate, {options.tokens} tokens each",
-            headers=["at once", "plain tokens/s", "program tokens/s", "ratio"],
-        )
-        results["generate"] = []
         await compare(runtime, GENERATES, max(options.widths), 8, 1, 10_000)
-        for at, width in enumerate(options.widths):
-            row = await compare(runtime, GENERATES, width, options.tokens, options.rounds, 1000 * at)
-            generate.add(width, row["plain_tokens_per_s"], row["program_tokens_per_s"], row["ratio"])
-            results["generate"].append(row)
-        return [admission, generate], results
+        tables = [admission]
+        kinds = (("generate", GENERATES, options.widths), ("steps", STEPS, options.step_widths))
+        for place, (kind, source, widths) in enumerate(kinds):
+            table = Table(
+                title=f"{_TITLES[kind]}, {options.tokens} tokens each",
+                headers=["at once", "plain tokens/s", "program tokens/s", "ratio", "ms more a token"],
+            )
+            rows = []
+            for at, width in enumerate(widths):
+                first_round = 100_000 * (place + 1) + 1000 * at
+                row = await compare(runtime, source, width, options.tokens, options.rounds, first_round)
+                more_ms = row["more_ms_per_step"]
+                table.add(width, row["plain_tokens_per_s"], row["program_tokens_per_s"], row["ratio"], more_ms)
+                rows.append(row)
+            results[kind] = rows
+            tables.append(table)
+        return tables, results
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -187,6 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--model", default="smollm2-135m", help="stored name, Hugging Face directory or GGUF file")
     parser.add_argument("--widths", type=int, nargs="+", default=[1, 8, 64], help="generations at once")
+    parser.add_argument("--step-widths", type=int, nargs="+", default=[1, 32], help="stepped generations at once")
     parser.add_argument("--beside", type=int, nargs="+", default=[1, 64], help="programs that run meanwhile")
     parser.add_argument("--samples", type=int, default=256, help="programs whose admission is timed")
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each generation")

@@ -104,6 +104,16 @@ class ScriptContext:
         _check_integers(length=length)
         self._history.truncate(length)
 
+    async def hide(self, start: int, stop: int) -> None:
+        """Lets later tokens not attend to a span."""
+        _check_integers(start=start, stop=stop)
+        self._history.hide(start, stop)
+
+    async def drop(self, start: int, stop: int) -> None:
+        """Hides a span and frees its memory."""
+        _check_integers(start=start, stop=stop)
+        self._history.drop(start, stop)
+
     async def forget(self, start: int, stop: int) -> None:
         """Takes tokens out as if they had never been there."""
         _check_integers(start=start, stop=stop)
@@ -184,6 +194,8 @@ class ScriptContext:
         async with self._history.answering():
             scope.planned(Feature.STEPS)
             options = asked.options(scope, live.length, may_report=False)
+            if not scope.reads_steps:
+                num_top, mass = 0, 0.0
             stepped = await live.stepped(options, top=num_top, need_mass=mass)
             scope.guard.usage.num_generations += 1
         return ScriptGeneration(scope, stepped, self._history.settle)

@@ -93,6 +93,18 @@ class History:
             if is_change:
                 self._transcript = self._transcript.cut(length)
 
+    def hide(self, start: int, stop: int) -> None:
+        """Lets later tokens not attend to a span. From here on the history is not what messages make of it."""
+        with self._editing():
+            self.live.hide(start, stop)
+            self._transcript = self._transcript.fixed(self.live.length)
+
+    def drop(self, start: int, stop: int) -> None:
+        """Hides a span and frees its memory."""
+        with self._editing():
+            self.live.drop(start, stop)
+            self._transcript = self._transcript.fixed(self.live.length)
+
     def forget(self, start: int, stop: int) -> None:
         """Takes tokens out as if they had never been there."""
         with self._editing():

@@ -82,7 +82,7 @@ class ProgramRun:
             self._guard,
             open_context=open_context,
             send=self._send,
-            wants_logprobs="mean_logprob" in program.source,
+            source=program.source,
         )
         self._host = ScriptHost(pool, self._guard, self._on_print)
         self._request = ScriptRequest(request, args)

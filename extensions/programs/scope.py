@@ -36,6 +36,7 @@ class RunScope:
         paths: Lanes it took.
         writer: Writes its messages.
         wants_logprobs: The script reads `mean_logprob`, so every generation reports log-probabilities.
+        reads_steps: The script reads more of a step than its token.
         emitted: Text that was sent so far.
         steppers: Generations that the script steps through and that have not ended.
         last_finish: Text and finish reason of the generation that ended last.
@@ -50,14 +51,15 @@ class RunScope:
         *,
         open_context: Callable[[], LiveContext],
         send: Callable[[RunEvent], Awaitable[None]],
-        wants_logprobs: bool,
+        source: str,
     ) -> None:
         self.engine = engine
         self.text = text
         self.request = request
         self.guard = guard
         self.paths = PathRecord()
-        self.wants_logprobs = wants_logprobs
+        self.wants_logprobs = "mean_logprob" in source
+        self.reads_steps = any(name in source for name in ("candidates", "entropy", "omitted_mass", "getattr"))
         self.emitted: list[str] = []
         self.last_finish: tuple[str, str] = ("", "stop")
         self.generating = asyncio.Semaphore(guard.limits.generations)

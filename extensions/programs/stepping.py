@@ -94,12 +94,14 @@ class ScriptGeneration:
         self._has_ended = False
         scope.steppers.add(self)
 
-    async def step(self, n: int = 1) -> ScriptStep:
+    async def step(self, n: int = 1, *, choose: int | None = None) -> ScriptStep:
         """Goes on to the next token, or to the n-th from here."""
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_STEPS:
             raise invalid(f"n must be a whole number from 1 to {MAX_STEPS}")
         if self._is_stepping:
             raise invalid("the generation is stepping already: await that first")
+        if choose is not None:
+            self._choose(choose)
         self._is_stepping = True
         try:
             found = await self._stepped.step(n)
@@ -116,9 +118,7 @@ class ScriptGeneration:
 
     async def choose(self, token: int) -> None:
         """Says which token comes next."""
-        if isinstance(token, bool) or not isinstance(token, int):
-            raise invalid("token must be a token id")
-        self._stepped.choose(token)
+        self._choose(token)
 
     async def ban(self, tokens: Sequence[int]) -> None:
         """Forbids tokens for the rest of the generation."""
@@ -139,6 +139,11 @@ class ScriptGeneration:
             self._settle()
             with contextlib.suppress(RunEnded):
                 self._count()
+
+    def _choose(self, token: int) -> None:
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise invalid("token must be a token id")
+        self._stepped.choose(token)
 
     def _count(self) -> None:
         num_tokens = self._stepped.usage.num_completion_tokens

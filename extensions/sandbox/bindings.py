@@ -11,8 +11,9 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from inspect import iscoroutine
 from typing import Any, Protocol
+from uuid import uuid4
 
-from pydantic_monty import ClassInstance
+from pydantic_monty import ClassInstance, ClassType
 
 from extensions.programs.constraints import ScriptConstraint
 from extensions.programs.contexts import ContextInfo, ScriptContext, ScriptMark
@@ -59,8 +60,8 @@ TABLE: dict[type, Exposed] = {
     ScriptContext: Exposed(
         name="Context",
         methods=frozenset(
-            {"append", "prefill", "fork", "mark", "rewind", "truncate", "forget", "info", "release"}
-            | {"generate", "generation", "next", "score", "choose"}
+            {"append", "prefill", "fork", "mark", "rewind", "truncate", "hide", "drop", "forget"}
+            | {"info", "release", "generate", "generation", "next", "score", "choose"}
         ),
         live=frozenset({"length"}),
     ),
@@ -92,6 +93,9 @@ for _cls, _exposed in TABLE.items():
     _cls.__name__ = _exposed.name
 
 
+_CLASS_TYPES = {cls: ClassType(cls) for cls in TABLE}
+
+
 class Calls(Protocol):
     """Who answers the calls of one run."""
 
@@ -112,14 +116,17 @@ class Handle(ClassInstance):
     """One object of the server as a script has it."""
 
     def __init__(self, value: Any, calls: Calls) -> None:
-        self._exposed = TABLE[type(value)]
+        # What `ClassInstance` would work out anew for every handle is the same for all of a class.
+        cls = type(value)
+        exposed = TABLE[cls]
+        self._exposed = exposed
         self._calls = calls
-        super().__init__(
-            value,
-            eager_attrs=self._exposed.attributes,
-            lazy_attrs=self._exposed.live,
-            allowed_methods=self._exposed.methods,
-        )
+        self.value = value
+        self.id = uuid4()
+        self.class_type = _CLASS_TYPES[cls]
+        self.eager_attrs = exposed.attributes
+        self.lazy_attrs = exposed.live
+        self.allowed_methods = exposed.methods
 
     def call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answers one call of the script."""
@@ -138,6 +145,11 @@ class Handle(ClassInstance):
             raise self.attr_error(name)
         self._calls.begin()
         return wrap(getattr(self.value, name), self._calls)
+
+    def get_eager_attrs(self) -> dict[str, Any]:
+        """What crosses with it."""
+        value, calls = self.value, self._calls
+        return {name: wrap(getattr(value, name), calls) for name in self._exposed.attributes}
 
     def convert_value(self, /, name: str, value: Any) -> Any:
         """What becomes of an attribute on its way into the sandbox."""

@@ -145,10 +145,11 @@ class Step:
 class Generation:
     """A generation whose every step the script decides."""
 
-    async def step(self, n: int = 1) -> Step:
+    async def step(self, n: int = 1, *, choose: int | None = None) -> Step:
         """Takes the sampler's own choice for the step before, unless one was chosen, and shows the next.
 
-        With `n` above 1 the sampler takes the tokens between; what is shown is the last of the n.
+        With `n` above 1 the sampler takes the tokens between; what is shown is the last of the n. `choose` is
+        `await gen.choose(token)` before it, in the same call: the quick form of a loop that decides on every token.
         """
 
     async def choose(self, token: int) -> None:
@@ -210,6 +211,12 @@ class Context:
 
     async def truncate(self, length: int) -> None:
         """Keeps the first `length` tokens."""
+
+    async def hide(self, start: int, stop: int) -> None:
+        """Later tokens do not attend to these; what was computed while they were seen stays as it is."""
+
+    async def drop(self, start: int, stop: int) -> None:
+        """The same, and their memory is freed; positions stay."""
 
     async def forget(self, start: int, stop: int) -> None:
         """Takes tokens out as if they had never been there; what follows them is computed anew."""

@@ -323,22 +323,21 @@ async def test_a_released_context_says_so(stage: Stage) -> None:
     assert seen == ["invalid_argument: the context is released"] * 5
 
 
-async def test_a_worker_that_is_killed_costs_its_own_run(stage: Stage) -> None:
+async def test_a_worker_that_is_killed_costs_its_own_run_and_is_replaced(stage: Stage) -> None:
     before = {child.pid for child in psutil.Process().children()}
-    other = await stage.start(main_of("await lm.sleep(0.3)\nreturn 'other'"))
-    await until(lambda: stage.programs.pool.num_running > 0)
-    run = await stage.start(main_of("ctx = await lm.context('x')\nawait lm.emit('on')\nawait lm.sleep(30)"))
+    alone = scripted_stage(max_workers=1)
+    run = await alone.start(main_of("ctx = await lm.context('x')\nawait lm.emit('on')\nawait lm.sleep(300)"))
     async for _ in run:
         break
-    workers = [child for child in psutil.Process().children() if child.pid not in before]
-    # The one that runs the second script holds the first one's process no longer; both sleep, so end the newest.
-    newest = max(workers, key=lambda child: child.create_time())
-    os.kill(newest.pid, signal.SIGKILL)
-    results = await asyncio.gather(run.result(), other.result(), return_exceptions=True)
-    crashed = [one for one in results if isinstance(one, ScriptCrashed)]
-    assert len(crashed) == 1
-    assert crashed[0].can_retry
-    assert (await stage.run(main_of("return 'next'"))).content == "next"
+    (worker,) = (child for child in psutil.Process().children() if child.pid not in before)
+    other = await stage.start(main_of("await lm.sleep(0.05)\nreturn 'other'"))
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(ScriptCrashed) as caught:
+        await run.result()
+    assert caught.value.can_retry
+    assert (await other.result()).content == "other"
+    assert (await alone.run(main_of("return 'next'"))).content == "next"
+    await alone.aclose()
 
 
 async def test_big_arguments_of_calls_are_told_or_limited(stage: Stage) -> None:

@@ -125,6 +125,25 @@ async def test_forks_compute_their_prompt_once(real: Stage) -> None:
     assert outcome.usage.num_prompt_tokens == len(real.text.tokenizer.encode("hello " * 30, add_special=True))
 
 
+async def test_what_is_dropped_frees_its_pages_and_what_is_hidden_stays(real: Stage) -> None:
+    seen = await real.value(
+        """
+        ctx = await lm.context("hello " * 40)
+        await ctx.prefill()
+        whole = await ctx.info()
+        hidden = await ctx.fork()
+        await hidden.hide(16, 64)
+        await hidden.generate(max_tokens=3)
+        await ctx.drop(16, 64)
+        await ctx.generate(max_tokens=3)
+        await hidden.release()
+        left = await ctx.info()
+        return [whole.bytes > left.bytes, ctx.length == whole.length + 3, whole.recomputable]
+        """
+    )
+    assert seen == [True, True, True]
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 async def test_a_documented_example_runs(real: Stage, name: str) -> None:
     example = EXAMPLES[name]

@@ -83,6 +83,29 @@ async def test_several_steps_at_once_take_the_sampler_s_tokens(stage: Stage) -> 
     assert seen == [False, True, "length", 7]
 
 
+async def test_a_token_can_be_chosen_with_the_step_that_takes_it(stage: Stage) -> None:
+    seen = await stage.value(
+        """
+        ctx = await lm.context("x")
+        gen = await ctx.generation(max_tokens=2)
+        other = (await lm.tokenize("Z"))[0]
+        await gen.step()
+        await gen.step(choose=other)
+        end = await gen.step(choose=other)
+        return [end.finished, ctx.length, end.entropy]
+        """
+    )
+    assert seen == [True, 3, 0.0]
+
+
+async def test_what_the_script_does_not_read_is_not_computed(stage: Stage) -> None:
+    await stage.run(main_of("gen = await (await lm.context('x')).generation()\nawait gen.step()"))
+    assert isinstance(stage.engine, ScriptedEngine)
+    assert stage.engine.last.readout is None
+    await stage.run(main_of("gen = await (await lm.context('x')).generation()\nprint((await gen.step()).entropy)"))
+    assert stage.engine.last.readout is not None
+
+
 async def test_a_banned_token_is_not_taken(stage: Stage) -> None:
     seen = await stage.value(
         """
