@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace wye {
 namespace {
@@ -64,15 +65,22 @@ Inputs place_inputs(Arena& memory, int rows, int width, bool is_int8) {
 
 }  // namespace
 
+// Rows that a layer works on once it has stored K and V, and their attention.
+struct Stepper::Rows {
+  int num_rows, num_tasks, num_merges;
+  const AttendTask *tasks, *merges;
+  const int64_t* index;  // [num_rows] which rows of the step they are, ascending; null: all
+};
+
 // Everything a program reads outside of its chunks, by value: a late thread may look at it after the step has ended.
 struct Stepper::Plan {
   Stepper* stepper;
   const Model* model;
   const Form* form;
   StepTables tables;
-  int num_threads, num_rows, num_tasks, num_merges;
+  int num_threads, num_rows;
+  Rows all, last;  // of every layer but the last, and of that one
   float *hidden, *projected, *attended, *cos, *sin;
-  const AttendTask *tasks, *merges;
   Inputs gated;
   const Inputs* narrow;
   char* scratch;
@@ -82,6 +90,8 @@ struct Stepper::Plan {
   void embed(int chunk) const;
   void give_hidden(int chunk) const;
   void layer(Worker& worker, int index) const;
+  void attend(Worker& worker, const AttendArgs& args, const Rows& rows) const;
+  void close_ranks(Worker& worker, const Rows& rows) const;
   void product(Worker& worker, const PackedMatrix& matrix, Finish finish, float* out, size_t out_stride,
                const NormArgs& source, int num_rows) const;
   void parts(Worker& worker, const PackedMatrix& matrix, const ProductArgs& args, const Split& split, int num_rows) const;
@@ -177,6 +187,37 @@ float* Stepper::make_partials(size_t num_floats) {
   return partials_.data<float>();
 }
 
+// What the last layer need not compute: rows of which nobody wants the outcome, once their K and V are stored. Leaves
+// tables pointing to where the others will stand.
+Stepper::Rows Stepper::rows_of_last(StepTables& tables, const Rows& all) {
+  kept_rows_.assign(tables.readout_rows, tables.readout_rows + tables.num_readouts);
+  kept_rows_.insert(kept_rows_.end(), tables.hidden_rows, tables.hidden_rows + tables.num_hidden);
+  std::sort(kept_rows_.begin(), kept_rows_.end());
+  kept_rows_.erase(std::unique(kept_rows_.begin(), kept_rows_.end()), kept_rows_.end());
+  if (2 * kept_rows_.size() > size_t(tables.num_rows)) return all;
+
+  auto place_of = [&](int64_t row) { return std::lower_bound(kept_rows_.begin(), kept_rows_.end(), row); };
+  auto is_wanted = [&](const AttendTask& task) {
+    const auto place = place_of(task.first_row);
+    return place != kept_rows_.end() && *place < task.first_row + task.num_rows;
+  };
+  auto take = [&](const std::vector<AttendTask>& from, std::vector<AttendTask>& to) {
+    to.clear();
+    std::copy_if(from.begin(), from.end(), std::back_inserter(to), is_wanted);
+  };
+  take(tasks_, last_tasks_);
+  take(merges_, last_merges_);
+  auto move = [&](const int64_t*& rows, int count, std::vector<int64_t>& places) {
+    places.resize(count);
+    for (int i = 0; i < count; ++i) places[i] = place_of(rows[i]) - kept_rows_.begin();
+    rows = places.data();
+  };
+  move(tables.readout_rows, tables.num_readouts, readout_places_);
+  move(tables.hidden_rows, tables.num_hidden, hidden_places_);
+  return {int(kept_rows_.size()), int(last_tasks_.size()), int(last_merges_.size()),
+          last_tasks_.data(),     last_merges_.data(),     kept_rows_.data()};
+}
+
 void Stepper::run(const StepTables& tables) {
   if (tables.num_rows == 0) return;
   grow(std::max(tables.num_rows, tables.num_readouts));
@@ -188,20 +229,18 @@ void Stepper::run(const StepTables& tables) {
   plan.tables = tables;
   plan.num_threads = model_.team.size();
   plan.num_rows = tables.num_rows;
-  plan.num_tasks = int(tasks_.size());
-  plan.num_merges = int(merges_.size());
+  plan.all = {tables.num_rows, int(tasks_.size()), int(merges_.size()), tasks_.data(), merges_.data(), nullptr};
+  plan.last = rows_of_last(plan.tables, plan.all);
   plan.hidden = hidden_.data<float>();
   plan.projected = projected_.data<float>();
   plan.attended = attended_.data<float>();
   plan.cos = angles_.data<float>();
   plan.sin = plan.cos + size_t(capacity_) * (model_.dims.head_dim / 2);
-  plan.tasks = tasks_.data();
-  plan.merges = merges_.data();
   plan.gated = gated_;
   plan.narrow = narrow_.data();
   plan.scratch = scratch_.data<char>();
   plan.scratch_bytes = (model_.form.scratch_bytes + 63) / 64 * 64;
-  model_.team.run(kPhasesPerLayer * model_.dims.num_layers + 5, [plan](Worker& worker) { plan.run(worker); });
+  model_.team.run(kPhasesPerLayer * model_.dims.num_layers + 6, [plan](Worker& worker) { plan.run(worker); });
 }
 
 void Stepper::Plan::run(Worker& worker) const {
@@ -273,31 +312,50 @@ void Stepper::Plan::layer(Worker& worker, int index) const {
     form->rope(args, first, std::min(rope_rows, num_rows - first));
   });
 
-  const AttendArgs attend{projected, size_t(dims.projected()), attended, size_t(dims.attended()), dims.num_heads, shape,
-                          1.0f / std::sqrt(float(dims.head_dim)), dims.window, keys, values};
+  const Rows& rows = index + 1 == dims.num_layers ? last : all;
+  if (rows.num_rows == 0) return;
+  const AttendArgs args{projected, size_t(dims.projected()), attended, size_t(dims.attended()), dims.num_heads, shape,
+                        1.0f / std::sqrt(float(dims.head_dim)), dims.window, keys, values};
+  attend(worker, args, rows);
+  if (rows.index != nullptr) close_ranks(worker, rows);
+
+  const NormArgs taken{attended, size_t(dims.attended()), rows.index, dims.attended(), nullptr, 0.0f, nullptr};
+  product(worker, layer.output, Finish::kAdd, hidden, width, taken, rows.num_rows);
+
+  const NormArgs post_norm{hidden, width, nullptr, dims.hidden_size, layer.post_norm.data(), dims.norm_eps, nullptr};
+  product(worker, layer.gate_up, Finish::kGate, nullptr, 0, post_norm, rows.num_rows);
+
+  const ProductArgs down{&layer.down.view, &gated, Finish::kAdd, hidden, width, nullptr};
+  parts(worker, layer.down, down,
+        split_product(*form, layer.down.view, gated, Finish::kAdd, rows.num_rows, num_threads), rows.num_rows);
+}
+
+void Stepper::Plan::attend(Worker& worker, const AttendArgs& args, const Rows& rows) const {
+  const int num_tasks = rows.num_tasks;
   // A thread takes neighbouring tasks, whose keys lie together, when there are enough to go round.
-  const int together = num_tasks >= 8 * num_threads * dims.num_kv_heads ? dims.num_kv_heads : 1;
+  const int together = num_tasks >= 8 * num_threads * args.shape.num_kv_heads ? args.shape.num_kv_heads : 1;
   worker.phase(chunks_of(num_tasks, together), [&](int chunk) {
     const int end = std::min(num_tasks, (chunk + 1) * together);
     for (int task = chunk * together; task < end; ++task) {
       const int likely = task + 1 < end ? task + 1 : end + (num_threads - 1) * together;
-      form->attend(attend, tasks[task], likely < num_tasks ? tasks + likely : nullptr,
+      form->attend(args, rows.tasks[task], likely < num_tasks ? rows.tasks + likely : nullptr,
                    scratch + size_t(worker.id()) * scratch_bytes);
     }
   });
-  if (num_merges > 0) {
-    worker.phase(num_merges, [&](int merge) { form->merge(attend, merges[merge], merges[merge].num_spans); });
+  if (rows.num_merges > 0) {
+    worker.phase(rows.num_merges,
+                 [&](int merge) { form->merge(args, rows.merges[merge], rows.merges[merge].num_spans); });
   }
+}
 
-  const NormArgs taken{attended, size_t(dims.attended()), nullptr, dims.attended(), nullptr, 0.0f, nullptr};
-  product(worker, layer.output, Finish::kAdd, hidden, width, taken, num_rows);
-
-  const NormArgs post_norm{hidden, width, nullptr, dims.hidden_size, layer.post_norm.data(), dims.norm_eps, nullptr};
-  product(worker, layer.gate_up, Finish::kGate, nullptr, 0, post_norm, num_rows);
-
-  const ProductArgs down{&layer.down.view, &gated, Finish::kAdd, hidden, width, nullptr};
-  parts(worker, layer.down, down, split_product(*form, layer.down.view, gated, Finish::kAdd, num_rows, num_threads),
-        num_rows);
+// Moves the residual stream of the rows that are left to the front.
+void Stepper::Plan::close_ranks(Worker& worker, const Rows& rows) const {
+  worker.phase(1, [&](int) {
+    const size_t width = model->dims.hidden_size;
+    for (int place = 0; place < rows.num_rows; ++place)
+      if (rows.index[place] != place)
+        std::copy_n(hidden + size_t(rows.index[place]) * width, width, hidden + size_t(place) * width);
+  });
 }
 
 // Makes a product's inputs from rows and multiplies them.

@@ -56,10 +56,12 @@ class Stepper {
 
  private:
   struct Plan;
+  struct Rows;
   void grow(int num_rows);
   void make_tasks(const StepTables& tables);
   float* cut_task(AttendTask task, float* partial);
   float* make_partials(size_t num_floats);
+  Rows rows_of_last(StepTables& tables, const Rows& all);
 
   Model& model_;
   Pages pages_;
@@ -71,6 +73,9 @@ class Stepper {
   Inputs gated_;
   std::vector<AttendTask> tasks_;
   std::vector<AttendTask> merges_;
+  // What is left of them in the last layer, the rows that are left, and where those that are asked for stand then.
+  std::vector<AttendTask> last_tasks_, last_merges_;
+  std::vector<int64_t> kept_rows_, readout_places_, hidden_places_;
 };
 
 }  // namespace wye
