@@ -14,7 +14,7 @@ import pytest
 from extensions.errors import ScriptCrashed, ScriptError, ScriptLimitExceeded
 from extensions.programs.contexts import MAX_FORKS
 from extensions.programs.request import EventEmitted
-from tests.extensions.programs.stage import ANSWER, Stage, main_of, scripted_stage, until
+from tests.extensions.programs.stage import ANSWER, Stage, main_of, scripted_stage
 from tests.fakes import ScriptedEngine, repeats
 
 CATCH_ALL = """
@@ -326,7 +326,7 @@ async def test_a_released_context_says_so(stage: Stage) -> None:
 async def test_a_worker_that_is_killed_costs_its_own_run_and_is_replaced(stage: Stage) -> None:
     before = {child.pid for child in psutil.Process().children()}
     alone = scripted_stage(max_workers=1)
-    run = await alone.start(main_of("ctx = await lm.context('x')\nawait lm.emit('on')\nawait lm.sleep(300)"))
+    run = await alone.start(main_of("ctx = await lm.context('x')\nawait lm.emit('on')\nawait lm.sleep(0.5)"))
     async for _ in run:
         break
     (worker,) = (child for child in psutil.Process().children() if child.pid not in before)
