@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from llguidance import LLMatcher, LLTokenizer
 
 from engine.constraints.checker import GrammarChecker
-from engine.constraints.constraint import Constraint, ConstraintBroken
+from engine.constraints.constraint import Constraint
 from engine.constraints.grammar import explain, to_grammar
 from engine.constraints.limits import parser_limits
 from engine.constraints.vocabulary import VocabularyBytes, make_tokenizer
@@ -127,11 +127,8 @@ class ConstraintCompiler:
         self._refuse(spec, self._checker().check(grammar))
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
         self._refuse(spec, matcher.get_error())
-        constraint = Constraint(matcher, self._num_words)
-        try:
-            constraint.fork().mask()  # works out what every sequence needs first
-        except ConstraintBroken as error:
-            raise InvalidRequest(error.message, spec.param) from None
+        constraint = Constraint(matcher, self._num_words, spec.param)
+        constraint.fork().mask()  # works out what every sequence needs first
         self._keep(spec, constraint)
         return constraint
 

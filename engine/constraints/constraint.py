@@ -8,14 +8,12 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
-from engine.errors import EngineError
+from engine.errors import ConstraintBroken
+
+__all__ = ["Constraint", "ConstraintBroken", "TokenMask"]
 
 TokenMask = npt.NDArray[np.int32]
 """[ceil(V / 32)], bit i of word w allows token 32 * w + i."""
-
-
-class ConstraintBroken(EngineError):
-    """A sequence cannot go on within its language: nothing it may draw belongs to it, or a limit was reached."""
 
 
 class Constraint:
@@ -26,11 +24,13 @@ class Constraint:
     Args:
         matcher: At the beginning of the language; this object's own.
         num_words: Words of a mask.
+        param: The client's field to blame when it cannot be followed.
     """
 
-    def __init__(self, matcher: LLMatcher, num_words: int) -> None:
+    def __init__(self, matcher: LLMatcher, num_words: int, param: str) -> None:
         self._matcher = matcher
         self._num_words = num_words
+        self._param = param
 
     @property
     def is_complete(self) -> bool:
@@ -39,7 +39,7 @@ class Constraint:
 
     def fork(self) -> Constraint:
         """Another one at the same place."""
-        return Constraint(self._matcher.deep_copy(), self._num_words)
+        return Constraint(self._matcher.deep_copy(), self._num_words, self._param)
 
     def advance(self, token_ids: Sequence[int]) -> None:
         """Goes past tokens.
@@ -69,4 +69,4 @@ class Constraint:
     def _broken(self, reason: str) -> ConstraintBroken:
         detail = self._matcher.get_error().split("\n<non-verbose/>")[0][:200]
         reason = f"{reason} ({detail})" if detail else reason
-        return ConstraintBroken(f"the constraint cannot be followed any further: {reason}")
+        return ConstraintBroken(f"the constraint cannot be followed any further: {reason}", self._param)

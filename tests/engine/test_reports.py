@@ -15,6 +15,8 @@ EXAMPLES = [
     ContextTooLong(100, 90, 20),
     errors.UnknownAdapter("no adapter 'x'", "adapter"),
     errors.UnsupportedReadout("no hidden states"),
+    errors.ConstraintBroken("nothing can follow", "guided_regex"),
+    errors.ProgramFailed(),
     errors.ResourceExhausted("no room"),
     OutOfPages(3, 1),
     QueueFull(12),
