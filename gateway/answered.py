@@ -115,4 +115,5 @@ def _events(ref: str) -> dict[str, Any]:
     name = ref.rpartition("/")[2]
     ending = "" if name == kept_answers.ResponseEvent.__name__ else " The last one is [DONE]."
     what = f"With `stream`: server-sent events, each a {name} or an error as JSON.{ending}"
-    return {"schema": {"type": "string", "description": what}}
+    fields = {name: {"type": "string"} for name in ("event", "data")}
+    return {"schema": {"type": "object", "description": what, "properties": fields, "required": ["data"]}}
