@@ -21,6 +21,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from engine.config import EngineConfig
 from engine.connection import EngineConnection
 from engine.process import EngineProcess
@@ -217,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args(argv)
-    tables, results = asyncio.run(measure(options))
+    tables, results = uvloop.run(measure(options))  # as gateway workers run
     report(tables, results, json_path=options.json, markdown=options.markdown)
     return 0
 
