@@ -142,7 +142,10 @@ def _runner(placement: Placement, info: EngineInfo, model: StepModel) -> ModelRu
         device=placement.device,
     )
     state = SamplerState(num_rows=placement.max_num_seqs, vocab_size=info.vocab_size, device=placement.device)
-    num_threads = placement.num_threads if placement.device.type == "cpu" else None
+    num_threads = None
+    if placement.device.type == "cpu":
+        # Beside the native step torch has small work only, which waking its threads would make slower.
+        num_threads = 1 if placement.step.is_native else placement.num_threads
     return ModelRunner(
         model=model, storage=storage, state=state, num_threads=num_threads, team=getattr(model, "team", None)
     )

@@ -6,7 +6,7 @@ Letters: R rows that run programs in a step, V vocabulary, T longest history.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,21 @@ class ProgramLane:
     position: int
 
 
+@dataclass(slots=True)
+class Drawn:
+    """What the programs of a step came to. Whoever finishes the draws tells the sessions, see `ProgramSession.append`.
+
+    Attributes:
+        tokens: [lanes] int64, -1 where a program returned no token of the vocabulary, or did not draw.
+        places: Lanes whose token is there.
+        scores: Lanes whose token is to be drawn from softmax(scores) [lanes of it, V] float32, at their positions.
+    """
+
+    tokens: torch.Tensor
+    places: list[int] = field(default_factory=list)
+    scores: list[tuple[Sequence[int], torch.Tensor]] = field(default_factory=list)
+
+
 class ProgramRunner:
     """Computes the programs of a step; owns their compiled forms. Used by the device's thread alone.
 
@@ -106,26 +121,21 @@ class ProgramRunner:
         self._device = device
         self._compiled: dict[tuple[object, ...], TorchProgram] = {}
 
-    def run(
-        self, logits: torch.Tensor, lanes: Sequence[ProgramLane]
-    ) -> tuple[torch.Tensor, list[dict[str, torch.Tensor]]]:
-        """Draws a token for each lane.
+    def run(self, logits: torch.Tensor, lanes: Sequence[ProgramLane], *, defer: bool = False) -> Drawn:
+        """Draws a token for each lane, or says what to draw it from.
 
         Args:
             logits: [any, V] float32; what must not be drawn is -inf.
             lanes: Those that draw by a program.
-
-        Returns:
-            [R] int64, -1 where a program returned no token of the vocabulary, and each lane's probes.
+            defer: Leave draws to the caller where that can be.
         """
-        tokens = torch.empty(len(lanes), dtype=torch.int64, device=self._device)
-        probes: list[dict[str, torch.Tensor]] = [{} for _ in lanes]
+        drawn = Drawn(torch.full((len(lanes),), -1, dtype=torch.int64, device=self._device))
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, lane in enumerate(lanes):
             groups.setdefault(lane.session.kind, []).append(place)
         for kind, places in groups.items():
-            self._run_alike(kind, logits, [lanes[place] for place in places], places, tokens, probes)
-        return tokens, probes
+            self._run_alike(kind, logits, [lanes[place] for place in places], places, drawn, defer)
+        return drawn
 
     def _run_alike(
         self,
@@ -133,18 +143,21 @@ class ProgramRunner:
         logits: torch.Tensor,
         lanes: Sequence[ProgramLane],
         places: Sequence[int],
-        tokens: torch.Tensor,
-        probes: list[dict[str, torch.Tensor]],
+        drawn: Drawn,
+        defer: bool,
     ) -> None:
         program = self._ready(kind, lanes[0].session.bound)
-        result = program.run(self._values(program, logits, lanes))
-        inside = (result.tokens >= 0) & (result.tokens < self._vocab_size)
-        drawn = torch.where(inside, result.tokens, -1)
-        for at, (lane, place) in enumerate(zip(lanes, places, strict=True)):
-            tokens[place] = drawn[at]
-            probes[place] = {name: value[at] for name, value in result.probes.items()}
-            lane.session.append(lane.position, drawn[at : at + 1])
+        result = program.run(self._values(program, logits, lanes), defer=defer)
+        for at, lane in enumerate(lanes):
             lane.session.keep(lane.position, {name: value[at : at + 1] for name, value in result.state.items()})
+        if result.tokens is None:
+            assert result.scores is not None
+            drawn.scores.append((places, result.scores))
+            return
+        inside = (result.tokens >= 0) & (result.tokens < self._vocab_size)
+        tokens = torch.where(inside, result.tokens, -1)
+        drawn.tokens[list(places)] = tokens
+        drawn.places += places
 
     def _ready(self, kind: tuple[object, ...], bound: BoundProgram) -> TorchProgram:
         found = self._compiled.pop(kind, None)

@@ -49,12 +49,14 @@ class BatchResult:
     """What a program made of it.
 
     Attributes:
-        tokens: [B] int64, as returned: possibly outside of the vocabulary.
+        tokens: [B] int64, as returned: possibly outside of the vocabulary. None where `scores` say what to draw.
+        scores: [B, V] float32: the tokens are draws from softmax(scores) with the keys of the positions.
         state: As in `BatchValues`.
         probes: [B, 1], [B, V] or [B, K] by name.
     """
 
-    tokens: torch.Tensor
+    tokens: torch.Tensor | None
+    scores: torch.Tensor | None
     state: dict[str, torch.Tensor]
     probes: dict[str, torch.Tensor]
 
@@ -79,6 +81,10 @@ class TorchProgram:
         graph: The program.
         vocab_size: V.
         device: Where everything lies.
+
+    Attributes:
+        can_defer: The program ends with the draw of a plain sampler, on which nothing else depends: whoever has a
+            quicker way to draw can do that himself.
     """
 
     def __init__(self, graph: Graph, vocab_size: int, device: torch.device) -> None:
@@ -86,7 +92,11 @@ class TorchProgram:
         self._device = device
         self._vocab = torch.arange(vocab_size, dtype=torch.int64, device=device)[None]
         self._draws = Draws(vocab_size, device)
-        self._plan = self._ready((graph.token, *graph.updates.values(), *graph.probes.values()))
+        others = (*graph.updates.values(), *graph.probes.values())
+        self._plan = self._ready((graph.token, *others))
+        token = graph.nodes[graph.token]
+        self.can_defer = token.op == "gumbel_argmax" and token.attributes == (0,) and self._is_last(token, others)
+        self._deferred_plan = self._ready((token.args[0], *others)) if self.can_defer else []
         self._first_plan = self._ready(tuple(node for _, node in graph.states.values()))
 
     def first_state(self, parameters: Mapping[str, torch.Tensor], num_requests: int) -> dict[str, torch.Tensor]:
@@ -95,15 +105,34 @@ class TorchProgram:
         states = self._graph.states.items()
         return {name: self._shaped(found[node], kind, num_requests) for name, (kind, node) in states}
 
-    def run(self, values: BatchValues) -> BatchResult:
-        """One step of all requests."""
-        found = _evaluate(self._plan, values)
+    def run(self, values: BatchValues, *, defer: bool = False) -> BatchResult:
+        """One step of all requests.
+
+        Args:
+            values: What the step knows of them.
+            defer: Leave the last draw to the caller, where that can be.
+        """
         graph, size = self._graph, len(values.lanes[0])
+        defer = defer and self.can_defer
+        found = _evaluate(self._deferred_plan if defer else self._plan, values)
+        scores = found[graph.nodes[graph.token].args[0]].float().expand(size, -1) if defer else None
         return BatchResult(
-            tokens=found[graph.token].expand(size, 1).squeeze(1),
+            tokens=None if defer else found[graph.token].expand(size, 1).squeeze(1),
+            scores=scores,
             state={name: self._shaped(found[at], graph.states[name][0], size) for name, at in graph.updates.items()},
             probes={name: found[at].expand(size, -1) for name, at in graph.probes.items()},
         )
+
+    def _is_last(self, token: Node, others: Sequence[int]) -> bool:
+        """Whether nothing but the answer needs the token, and it is drawn over the vocabulary."""
+        nodes = self._graph.nodes
+        needed, todo = set(), list(others)
+        while todo:
+            at = todo.pop()
+            if at not in needed:
+                needed.add(at)
+                todo += nodes[at].args
+        return self._graph.token not in needed and nodes[token.args[0]].type.axis == VOCAB
 
     def _shaped(self, value: torch.Tensor, kind: Type, num_requests: int) -> torch.Tensor:
         width = 1 if kind.axis is None else self._vocab.shape[1]

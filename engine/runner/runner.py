@@ -20,7 +20,7 @@ from engine.runner.inputs import InputStager, StagedStep
 from engine.runner.pooling import sum_states
 from engine.runner.programs import ProgramRows
 from engine.runner.readout import StepResults, fetch, lane_results
-from engine.sampling.sampler import LaneMasks, Logprobs, Sampler
+from engine.sampling.sampler import LaneMasks, Logprobs, SampledTokens, Sampler
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import Batch, LaneResult
 
@@ -52,7 +52,7 @@ class ModelRunner:
         self._storage = storage
         self._state = state
         self._sampler = Sampler(state, team=team)
-        self._programs = ProgramRows(state.vocab_size, state.device)
+        self._programs = ProgramRows(state)
         self._stager = InputStager(storage, state.last_tokens, model.config.hidden_size)
         self._thread = DeviceThread(num_threads)
 
@@ -83,19 +83,24 @@ class ModelRunner:
         rows = logits if staged.sample_rows is None else logits.index_select(0, staged.sample_rows)
         masks = _masks(staged)
         distributions = self._describe(staged, rows, masks) if staged.batch.num_readouts else {}
-        forced = self._programs.draw(self._sampler, rows, staged.sample_lanes, masks) if self._programs else None
-        sampled = self._sampler.sample(rows, staged.sample_lanes, masks, forced)
-        return fetch(sampled, prompts, pooled, distributions)
+        return fetch(self._sample(staged, rows, masks), prompts, pooled, distributions)
+
+    def _sample(self, staged: StagedStep, rows: torch.Tensor, masks: LaneMasks | None) -> SampledTokens:
+        if not self._programs:
+            return self._sampler.sample(rows, staged.sample_lanes, masks)
+        draws = self._programs.draw(self._sampler, rows, staged.sample_lanes, masks)
+        sampled = self._sampler.sample(draws.logits, staged.sample_lanes, masks, draws.forced)
+        draws.tell(sampled.token_ids)
+        return sampled
 
     def _turn_over_rows(self, batch: Batch) -> None:
         for row in batch.released_rows:
             self._state.release(row)
             self._programs.release(row)
         for taken in batch.assigned_rows:
-            self._programs.assign(taken)
             self._state.assign(
                 taken.row,
-                params=taken.params,
+                params=self._programs.assign(taken),
                 seed=taken.seed,
                 stream=taken.stream,
                 prompt_ids=taken.prompt_ids,

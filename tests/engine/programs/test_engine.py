@@ -59,7 +59,12 @@ def config(directory: Path, **fields: Any) -> EngineConfig:
         model=str(directory),
         device="cpu",
         check_integrity=True,
-        **{"weights": "float32", "kv": KVConfig(num_pages=64), "scheduling": SchedulingConfig(max_num_seqs=8), **fields},
+        **{
+            "weights": "float32",
+            "kv": KVConfig(num_pages=64),
+            "scheduling": SchedulingConfig(max_num_seqs=8),
+            **fields,
+        },
     )
 
 

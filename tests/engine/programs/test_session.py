@@ -70,9 +70,18 @@ class Sequence:
 
 def step(runner: ProgramRunner, sequences: list[Sequence]) -> list[int]:
     logits = torch.stack([logits_of(len(one.tokens), one.seed) for one in sequences])
-    tokens, probes = runner.run(logits, [one.lane(row) for row, one in enumerate(sequences)])
-    assert all("level" in probe for probe in probes)
-    return tokens.tolist()
+    lanes = [one.lane(row) for row, one in enumerate(sequences)]
+    return finished(runner, logits, lanes)
+
+
+def finished(runner: ProgramRunner, logits: torch.Tensor, lanes: list[ProgramLane]) -> list[int]:
+    """Tokens of a step, told to the sessions as the engine does."""
+    drawn = runner.run(logits, lanes)
+    assert sorted(drawn.places) == list(range(len(lanes)))
+    for place, lane in enumerate(lanes):
+        lane.session.append(lane.position, drawn.tokens[place : place + 1])
+    found: list[int] = drawn.tokens.tolist()
+    return found
 
 
 def test_sequences_that_come_and_go_draw_as_if_alone() -> None:
@@ -117,8 +126,7 @@ def test_a_token_outside_of_the_vocabulary_is_told_apart() -> None:
         session = ProgramSession(bind("def sample(x):\n    return x\n", {"x": value}, V), 1, 1)
         session.begin([1], 4, CPU)
         lanes.append(ProgramLane(session, row, 1))
-    tokens, _ = runner.run(torch.zeros(3, V), lanes)
-    assert tokens.tolist() == [V - 1, -1, -1]
+    assert finished(runner, torch.zeros(3, V), lanes) == [V - 1, -1, -1]
 
 
 def test_programs_of_several_kinds_share_a_step() -> None:
@@ -129,8 +137,11 @@ def test_programs_of_several_kinds_share_a_step() -> None:
         session = ProgramSession(bind(f"def sample(logits):\n    return {source}\n", {}, V), 1, 1)
         session.begin([1], 4, CPU)
         lanes.append(ProgramLane(session, row, 1))
-    tokens, _ = runner.run(logits, lanes)
-    assert tokens.tolist() == [int(logits[3].argmax()), int(logits[0].argmin()), int(logits[2].argmax())]
+    assert finished(runner, logits, lanes) == [
+        int(logits[3].argmax()),
+        int(logits[0].argmin()),
+        int(logits[2].argmax()),
+    ]
 
 
 @pytest.mark.parametrize("count", [5, 200])
@@ -138,6 +149,31 @@ def test_only_the_programs_used_last_are_kept_ready(count: int) -> None:
     runner = ProgramRunner(V, CPU)
     for number in range(count):
         session = ProgramSession(bind(f"def sample():\n    return {number} % {V}\n", {}, V), 1, 1)
-        tokens, _ = runner.run(torch.zeros(1, V), [ProgramLane(session, 0, 1)])
-        assert tokens.tolist() == [number % V]
+        assert finished(runner, torch.zeros(1, V), [ProgramLane(session, 0, 1)]) == [number % V]
     assert len(runner._compiled) == min(count, 128)
+
+
+@pytest.mark.parametrize(
+    ("body", "defers"),
+    [
+        ("    return gumbel_argmax(logits / 2.0, key)\n", True),
+        ("    return argmax(logits)\n", False),
+        ("    t = gumbel_argmax(logits, key)\n    probe.t = t\n    return t\n", False),
+        ("    u = uniform(key)\n    return gumbel_argmax(logits * u, key)\n", False),
+    ],
+    ids=["a last draw", "no draw", "a draw that is needed", "a second draw"],
+)
+def test_a_last_draw_can_be_left_to_others(body: str, defers: bool) -> None:
+    runner = ProgramRunner(V, CPU)
+    logits = torch.randn(2, V, generator=torch.Generator().manual_seed(2))
+    bound = bind(f"def sample(logits, key):\n{body}", {}, V)
+    lanes = [ProgramLane(ProgramSession(bound, stream_key(row, 0), 1), row, 3) for row in range(2)]
+    for lane in lanes:
+        lane.session.begin([1, 2, 3], 4, CPU)
+    drawn = runner.run(logits, lanes, defer=True)
+    assert bool(drawn.scores) == defers
+    if defers:
+        ((places, scores),) = drawn.scores
+        assert list(places) == [0, 1]
+        torch.testing.assert_close(scores, logits / 2.0)
+        assert drawn.places == []

@@ -68,6 +68,14 @@ def batched(steps: list[StepValues], parameters: list[dict[str, Any]], state: An
     )
 
 
+def drawn(program: TorchProgram, values: BatchValues) -> list[int]:
+    """Tokens of one step."""
+    tokens = program.run(values).tokens
+    assert tokens is not None
+    found: list[int] = tokens.tolist()
+    return found
+
+
 def _there(values: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
     assert values is not None
     return values
@@ -99,6 +107,7 @@ def compare(source: str, seed: int, count: int, *, exact: bool) -> None:
         for row, (program, step) in enumerate(zip(programs, steps, strict=True)):
             expected = run(program.graph, step, program.parameters, expected_state[row])
             expected_state[row] = dict(expected.state)
+            assert result.tokens is not None
             assert int(result.tokens[row]) == expected.token
             for name, value in {**expected.probes, **expected.state}.items():
                 found = (result.probes if name in result.probes else result.state)[name][row].numpy()
@@ -149,9 +158,9 @@ def test_a_request_gets_the_same_alone_and_with_others(width: int) -> None:
     )
     programs, steps = bound(source, 5, width), requests(5, width)
     torch_program = TorchProgram(programs[0].graph, V, CPU)
-    together = torch_program.run(batched(steps, [dict(one.parameters) for one in programs])).tokens.tolist()
+    together = drawn(torch_program, batched(steps, [dict(one.parameters) for one in programs]))
     for step, program, token in zip(steps, programs, together, strict=True):
-        assert torch_program.run(batched([step], [dict(program.parameters)])).tokens.tolist() == [token]
+        assert drawn(torch_program, batched([step], [dict(program.parameters)])) == [token]
 
 
 @pytest.mark.parametrize(
@@ -184,4 +193,4 @@ def test_it_takes_the_tokens_that_the_sampler_takes(body: str, params: SamplingP
     source = f"def sample(logits, key, scale):\n    return {body}\n"
     program = TorchProgram(bind(source, {"scale": 0.75}, vocab_size).graph, vocab_size, CPU)
     parameters = {"scale": torch.full((num_rows, 1), 0.75)}
-    assert program.run(BatchValues(lanes=[logits], keys=keys, parameters=parameters)).tokens.tolist() == expected
+    assert drawn(program, BatchValues(lanes=[logits], keys=keys, parameters=parameters)) == expected
