@@ -7,56 +7,71 @@ Letters: R rows, V vocabulary, K tokens given.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import torch
 
 from engine.request import Distribution, Readout
+from engine.sampling.logprobs import LEAST_LOGPROB, Logprobs
+
+Gather = Callable[[torch.Tensor, torch.Tensor, int], Logprobs]
+"""Reports the likeliest tokens; see `engine.sampling.logprobs.gather_logprobs`."""
 
 _MIN_GIVEN = 16
 """Where few tokens do not make up the mass asked for, at least as many are looked at next."""
 
 
-def describe(logits: torch.Tensor, readouts: list[Readout]) -> list[Distribution]:
+def describe(logits: torch.Tensor, readouts: Sequence[Readout], gather: Gather) -> list[Distribution]:
     """Reads distributions out. Waits for the device.
 
     Args:
-        logits: [R, V] float32 as they are drawn from.
+        logits: [R, V] float32 as they are drawn from, without NaN; not changed.
         readouts: What is wanted of each row.
+        gather: Finds the likeliest tokens.
     """
-    logprobs = logits.log_softmax(dim=-1)
-    probs = logprobs.exp()
-    entropies = -(probs * logprobs.clamp_min(-1e9)).sum(dim=-1, dtype=torch.float64)
+    num_top = max(1, *(readout.top for readout in readouts))
+    targets = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    likeliest = gather(logits, targets, num_top)
+    ids, logprobs = likeliest.top_ids, likeliest.top_logprobs
+    total = logits.gather(1, ids[:, :1]) - logprobs[:, :1]
+    every = (logits - total).clamp_min_(LEAST_LOGPROB)
+    entropies = (every.exp() * every).sum(dim=-1).neg_().clamp_min_(0.0).tolist()
     return [
-        _describe(logprobs[row], probs[row], readout, float(entropies[row])) for row, readout in enumerate(readouts)
+        _describe(every[row], ids[row], logprobs[row], readout, entropies[row]) for row, readout in enumerate(readouts)
     ]
 
 
-def _describe(logprobs: torch.Tensor, probs: torch.Tensor, readout: Readout, entropy: float) -> Distribution:
-    size = len(logprobs)
+def _describe(
+    every: torch.Tensor, ids: torch.Tensor, logprobs: torch.Tensor, readout: Readout, entropy: float
+) -> Distribution:
+    """One row's.
+
+    Args:
+        every: [V], log-probabilities of all tokens.
+        ids: [K], likeliest tokens, at least as many as wanted for certain.
+        logprobs: [K], theirs.
+        readout: What is wanted.
+        entropy: Of the row.
+    """
     if readout.top < 0:
-        return Distribution(np.arange(size, dtype="<i4").tobytes(), _floats(logprobs), 0.0, max(0.0, entropy))
-    count = min(readout.top, size)
-    while True:
-        values, ids = logprobs.topk(count)
-        given = float(probs[ids].sum(dtype=torch.float64))
-        if given >= readout.need_mass or count == size:
-            break
-        count = min(max(4 * count, _MIN_GIVEN), size)
-    count = _enough(values, count, readout)
+        return Distribution(np.arange(len(every), dtype="<i4").tobytes(), _floats(every.cpu().numpy()), 0.0, entropy)
+    values, kept = logprobs.cpu().numpy().astype(np.float64), ids.cpu().numpy()
+    mass = np.exp(values).cumsum()
+    while mass[-1] < readout.need_mass and len(values) < len(every):
+        wider = every.topk(min(max(4 * len(values), _MIN_GIVEN), len(every)))
+        values, kept = wider.values.cpu().numpy().astype(np.float64), wider.indices.cpu().numpy()
+        mass = np.exp(values).cumsum()
+    needed = int(np.count_nonzero(mass < readout.need_mass)) + 1 if readout.need_mass > 0.0 else 0
+    possible = int(np.count_nonzero(values > LEAST_LOGPROB))
+    count = min(len(values), max(readout.top, needed), possible)
+    omitted = 1.0 - mass[count - 1] if 0 < count < len(every) else float(count == 0)
+    if count == possible < len(values):
+        omitted = 0.0  # nothing else can be drawn
     return Distribution(
-        ids[:count].cpu().numpy().astype("<i4").tobytes(),
-        _floats(values[:count]),
-        max(0.0, 1.0 - float(values[:count].exp().sum(dtype=torch.float64))) if count < size else 0.0,
-        max(0.0, entropy),
+        kept[:count].astype("<i4").tobytes(), _floats(values[:count]), max(0.0, float(omitted)), entropy
     )
 
 
-def _floats(values: torch.Tensor) -> bytes:
-    return values.cpu().numpy().astype("<f4").tobytes()
-
-
-def _enough(values: torch.Tensor, count: int, readout: Readout) -> int:
-    """The fewest tokens that make up the mass asked for, at least as many as asked for, and none that cannot be."""
-    mass = values.exp().cumsum(dim=-1, dtype=torch.float64)
-    needed = int((mass < readout.need_mass).sum()) + 1
-    return min(count, max(readout.top, needed), int((values > -1e8).sum()))
+def _floats(values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> bytes:
+    return values.astype("<f4").tobytes()

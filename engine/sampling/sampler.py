@@ -134,8 +134,10 @@ class Sampler:
         plan = make_plan(self._state, [lane.row for lane in some])
         values = logits[list(places)].contiguous()
         sanitize(values)
-        layout = make_torch_plan(plan, self._state, max_candidates=0)
-        process_logits(values, layout, self._state, [lane.num_output for lane in some], _masks_of(masks, places))
+        some_masks = _masks_of(masks, places)
+        if plan.changes_logits or some_masks is not None:
+            layout = make_torch_plan(plan, self._state, max_candidates=0)
+            process_logits(values, layout, self._state, [lane.num_output for lane in some], some_masks)
         return values
 
     def describe(
@@ -155,7 +157,7 @@ class Sampler:
         """
         places = list(wanted)
         values = self.process(logits, lanes, masks, places)
-        return dict(zip(places, describe(values, list(wanted.values())), strict=True))
+        return dict(zip(places, describe(values, list(wanted.values()), self.gather_logprobs), strict=True))
 
     def gather_logprobs(self, logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Logprobs:
         """Reports tokens and their likeliest alternatives. Waits for nothing on an accelerator.
