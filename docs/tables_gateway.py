@@ -8,9 +8,7 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from docs.markdown import code, first_sentence, table
-from engine.client import EventStream
-from engine.errors import EngineStopped
-from engine.request import EngineInfo, GenerateRequest, GenerationDefaults
+from engine.request import EngineInfo, GenerationDefaults
 from engine.stats import EngineStats
 from gateway.errors import INTERNAL, TABLE, ErrorSpec
 from gateway.settings import Settings
@@ -106,9 +104,3 @@ class _QuietEngine:
             num_parameters=1,
             load_s=0.0,
         )
-
-    async def submit(self, request: GenerateRequest) -> EventStream:
-        raise EngineStopped("this engine only has numbers to show")
-
-    async def close(self) -> None:
-        return

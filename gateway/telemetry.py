@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -23,8 +24,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from engine.client import EngineClient
 from engine.errors import EngineStopped
+from engine.request import EngineInfo
 from engine.stats import EngineStats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -54,6 +55,25 @@ _COUNTERS = (
 )
 
 
+class EngineNumbers(Protocol):
+    """What metrics need of an engine."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What it is. Raises `EngineStopped` while none is connected."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats:
+        """Its newest numbers."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """True while one is connected."""
+        ...
+
+
 class Metrics:
     """Request metrics of this process, and the exposition of everything.
 
@@ -63,7 +83,7 @@ class Metrics:
         shared_dir: Where all workers keep their request metrics; None if there is one worker.
     """
 
-    def __init__(self, engine: EngineClient, worker: int = 0, shared_dir: Path | None = None) -> None:
+    def __init__(self, engine: EngineNumbers, worker: int = 0, shared_dir: Path | None = None) -> None:
         registry = CollectorRegistry()
         self._registry = registry
         self._shared_dir = shared_dir
@@ -169,7 +189,7 @@ class Metrics:
 class EngineCollector(Collector):
     """Turns the newest `EngineStats` into metrics."""
 
-    def __init__(self, engine: EngineClient) -> None:
+    def __init__(self, engine: EngineNumbers) -> None:
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:

@@ -6,12 +6,12 @@ import argparse
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtests.contest import BatchContestant, Contestant, Shape
-from loadtests.driver import EngineDriver, PromptSource
+from loadtests.driver import BatchTiming, EngineDriver, PromptSource
 from loadtests.llama_peer import LlamaContestant, LlamaCpp
 from loadtests.models import home
 from loadtests.offline import engine_config
@@ -31,6 +31,9 @@ def measured_name(options: argparse.Namespace) -> str:
     """What tables call the weights that everybody has."""
     name = Path(options.model).stem if options.model.endswith(".gguf") else options.model
     return f"random weights in the shape of {name}" if options.random_weights else str(name)
+
+Run = Callable[[Sequence[Sequence[int]], int], BatchTiming]
+"""Continues prompts by so many tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +106,9 @@ def assembled(options: argparse.Namespace, model: Path, llama: LlamaCpp) -> Iter
             config = dataclasses.replace(engine_config(options, model), weights=weights)
             drivers[weights] = stack.enter_context(contextlib.closing(EngineDriver(config)))
         prompts = PromptSource(drivers[options.formats[0]].info.vocab_size, options.seed)
-        runs = {f"Wye {weights}": driver.run for weights, driver in drivers.items()}
+        runs: dict[str, Run] = {f"Wye {weights}": driver.run for weights, driver in drivers.items()}
+            f"Wye {weights}": driver.run for weights, driver in drivers.items()
+        }
         if options.openvino is not None:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             for kind in (OPENVINO_KINDS[weights] for weights in options.formats):
