@@ -14,7 +14,8 @@ from gateway.schemas.base import parse_json, validate
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 from gateway.services import ServicesDep, read_body
-from gateway.translate.chat_work import prepare_chat
+from gateway.settings import Settings
+from gateway.translate.chat_work import prepare_chat, tool_format_of
 from gateway.translate.prompts import encode_messages, encode_text
 from gateway.translate.sampling import check_limits
 
@@ -36,7 +37,7 @@ async def tokenize(request: Request, services: ServicesDep) -> Response:
         body = validate(TokenizeTextRequest, data)
     services.models.resolve(body.model)
     info = await services.engine_info()
-    ids = await _encode(services.runtime.text, body, info.limit_tokens * MAX_CONTEXTS)
+    ids = await _encode(services.runtime.text, services.settings, body, info.limit_tokens * MAX_CONTEXTS)
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": info.limit_tokens, "tokens": ids}
     if body.return_token_strs:
         tokenizer = services.runtime.text.tokenizer
@@ -44,10 +45,12 @@ async def tokenize(request: Request, services: ServicesDep) -> Response:
     return json_response(answer)
 
 
-async def _encode(text: TextModel, body: TokenizeTextRequest | TokenizeChatRequest, limit_tokens: int) -> list[int]:
+async def _encode(
+    text: TextModel, settings: Settings, body: TokenizeTextRequest | TokenizeChatRequest, limit_tokens: int
+) -> list[int]:
     try:
         if isinstance(body, TokenizeChatRequest):
-            return await encode_messages(text, body, limit_tokens)
+            return await encode_messages(text, body, limit_tokens, tool_format_of(text, settings))
         return await encode_text(text, body.prompt, limit_tokens, param="prompt", add_special=body.add_special_tokens)
     except PromptTooLong as error:
         reason = f"'{error.param}' has more than {limit_tokens} tokens, the most that are tokenised at once."

@@ -67,7 +67,7 @@ async def prepare_chat(body: ChatRequest, text: TextModel, info: EngineInfo, set
     """
     use = tool_use(body.tool_choice, body.tools)
     fields, variables = chat_fields(body)
-    tool_format = _tool_format(text, settings)
+    tool_format = tool_format_of(text, settings)
     prompt = render_messages(text, fields, info.limit_tokens, variables, tool_format)
     ids = await encode_text(text, prompt, info.limit_tokens, param="messages", add_special=body.add_special_tokens)
     keep, side = body.truncate_prompt_tokens, body.truncation_side
@@ -92,7 +92,8 @@ async def prepare_chat(body: ChatRequest, text: TextModel, info: EngineInfo, set
     return ChatWork(prompt_ids=ids, options=_with_plan(options, plan, use, text), plan=plan)
 
 
-def _tool_format(text: TextModel, settings: Settings) -> ToolFormat:
+def tool_format_of(text: TextModel, settings: Settings) -> ToolFormat:
+    """How the model writes calls: as the settings say, else as its chat template tells."""
     if settings.tool_format != "auto":
         return FORMATS[settings.tool_format]
     return FORMATS["generic"] if text.chat_template is None else detect_tool_format(text.chat_template)

@@ -43,10 +43,10 @@ async def encode_text(text: TextModel, prompt: str, limit_tokens: int, *, param:
 
 
 async def encode_messages(
-    text: TextModel, fields: TemplateFields, limit_tokens: int, variables: dict[str, Any] | None = None
+    text: TextModel, fields: TemplateFields, limit_tokens: int, tool_format: ToolFormat
 ) -> list[int]:
     """Renders a conversation through the model's chat template and tokenises it; see `render_messages`."""
-    prompt = render_messages(text, fields, limit_tokens, variables)
+    prompt = render_messages(text, fields, limit_tokens, tool_format=tool_format)
     return await encode_text(text, prompt, limit_tokens, param="messages", add_special=fields.add_special_tokens)
 
 

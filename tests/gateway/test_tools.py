@@ -237,6 +237,22 @@ async def test_settings_choose_markers_and_names(engine: ScriptedEngine, model: 
     assert len(message["tool_calls"][0]["id"]) == 9
 
 
+async def test_tokens_are_counted_in_the_format_that_settings_choose() -> None:
+    model = text_model(template="{% for message in messages %}{{ message.content }}\n{% endfor %}")
+    engine = ScriptedEngine(model, says(model, "x"))
+    body = {
+        "messages": [user("Weather?"), {"role": "assistant", "content": None, "tool_calls": [CALL]}],
+        "tools": TOOLS,
+    }
+    counted = {}
+    for tool_format in ("hermes", "mistral"):
+        async with scripted_client(engine, model, tool_format=tool_format) as client:
+            counted[tool_format] = (await client.post("/tokenize", json=body)).json()["tokens"]
+            rendered = await client.post("/v1/chat/completions/render", json=body)
+            assert rendered.json()["token_ids"] == counted[tool_format]
+    assert counted["hermes"] != counted["mistral"]
+
+
 async def test_markers_that_are_special_tokens_are_seen() -> None:
     library = byte_level()
     library.add_special_tokens(
