@@ -18,6 +18,9 @@ from loadtests.offline import engine_config
 from loadtests.openvino_peer import running_peer
 from loadtests.targets import Weights
 
+Run = Callable[[Sequence[Sequence[int]], int], BatchTiming]
+"""Continues prompts by so many tokens."""
+
 LLAMA_KINDS: Mapping[str, Mapping[Weights, Sequence[str]]] = {
     "decode": {"bfloat16": ("BF16",), "int8": ("Q8_0", "Q4_1")},
     "prefill": {"bfloat16": ("Q4_1",), "int8": ("Q4_1",)},
@@ -31,9 +34,6 @@ def measured_name(options: argparse.Namespace) -> str:
     """What tables call the weights that everybody has."""
     name = Path(options.model).stem if options.model.endswith(".gguf") else options.model
     return f"random weights in the shape of {name}" if options.random_weights else str(name)
-
-Run = Callable[[Sequence[Sequence[int]], int], BatchTiming]
-"""Continues prompts by so many tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,8 +107,6 @@ def assembled(options: argparse.Namespace, model: Path, llama: LlamaCpp) -> Iter
             drivers[weights] = stack.enter_context(contextlib.closing(EngineDriver(config)))
         prompts = PromptSource(drivers[options.formats[0]].info.vocab_size, options.seed)
         runs: dict[str, Run] = {f"Wye {weights}": driver.run for weights, driver in drivers.items()}
-            f"Wye {weights}": driver.run for weights, driver in drivers.items()
-        }
         if options.openvino is not None:
             logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             for kind in (OPENVINO_KINDS[weights] for weights in options.formats):
