@@ -35,8 +35,14 @@ def describe(logits: torch.Tensor, readouts: Sequence[Readout], gather: Gather) 
     likeliest = gather(logits, targets, num_top)
     ids, logprobs = likeliest.top_ids, likeliest.top_logprobs
     total = logits.gather(1, ids[:, :1]) - logprobs[:, :1]
-    every = (logits - total).clamp_min_(LEAST_LOGPROB)
-    entropies = (every.exp() * every).sum(dim=-1).neg_().clamp_min_(0.0).tolist()
+    if logits.device.type == "cpu":
+        # For numpy, because torch would wake other threads for each of these few operations.
+        table = np.maximum(logits.numpy() - total.numpy(), np.float32(LEAST_LOGPROB))
+        every, sums = torch.from_numpy(table), np.einsum("rv,rv->r", np.exp(table), table).tolist()
+    else:
+        every = (logits - total).clamp_min_(LEAST_LOGPROB)
+        sums = (every.exp() * every).sum(dim=-1).tolist()
+    entropies = [max(0.0, -one) for one in sums]
     return [
         _describe(every[row], ids[row], logprobs[row], readout, entropies[row]) for row, readout in enumerate(readouts)
     ]
