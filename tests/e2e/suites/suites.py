@@ -96,7 +96,7 @@ SUITES: dict[str, Suite] = {
             "test_prompt_logprobs": "Asks for log-probabilities of the whole vocabulary; -1 gives 20 here.",
             "prompt_embeds": "`prompt_embeds` is a 400.",
             "test_comparison_with_prompt_logprobs": "Counts the end token in `logprobs`; it has no text and no entry.",
-            "test_echo_logprob_completion": "Echoes special tokens; they are left out of the text here, as of any text.",
+            "test_echo_logprob_completion": "Echoes special tokens; they are left out of the text here.",
             "more_than_one_prompt_logprobs": ANOTHER_MODEL,
             "structured_outputs_choice": ANOTHER_MODEL,
             "tool_use": ANOTHER_MODEL,
