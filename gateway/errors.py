@@ -253,9 +253,15 @@ def to_reply(
 
 
 def _spec(error: BaseException) -> ErrorSpec:
-    if isinstance(error, ScriptError) and error.cause is not None and (cause := _spec(error.cause)).status >= 500:
-        return cause  # not the script's fault, though it might have caught it
-    return next((TABLE[cls] for cls in type(error).__mro__ if cls in TABLE), INTERNAL)
+    if isinstance(error, ScriptError) and error.cause is not None:
+        cause = _listed(error.cause)
+        if cause is not None and cause.status >= 500:
+            return cause  # not the script's fault, though it might have caught it
+    return _listed(error) or INTERNAL
+
+
+def _listed(error: BaseException) -> ErrorSpec | None:
+    return next((TABLE[cls] for cls in type(error).__mro__ if cls in TABLE), None)
 
 
 def _details(error: Exception, max_chars: int) -> dict[str, Any]:

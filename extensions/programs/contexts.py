@@ -155,6 +155,7 @@ class ScriptContext:
         stop_token_ids: Sequence[int] | None = None,
         template_stops: bool = True,
         constrain: Any = None,
+        sampler: Any = None,
         logprobs: int | None = None,
         emit: bool = False,
     ) -> Completion:

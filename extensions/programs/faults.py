@@ -14,6 +14,7 @@ from engine.text.errors import InvalidText, TemplateError, TextTooLong
 CODES: dict[str, type[Exception]] = {
     "invalid_argument": ValueError,
     "constraint_invalid": ValueError,
+    "program_invalid": ValueError,
     "kv_exhausted": MemoryError,
     "limit_exceeded": MemoryError,
     "server_busy": RuntimeError,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from engine.errors import ContextTooLong, EngineStopped
 from extensions.output import GenerateOptions, TokenText
 from extensions.programs.options import Asked, flag, read_logprobs, read_options
-from extensions.programs.planner import Lane
+from extensions.programs.planner import Feature, Lane
 from extensions.programs.scope import RunScope
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ async def run_generation(scope: RunScope, live: LiveContext, fields: GenerateFie
     Raises:
         EngineError: The engine refuses it or gives it up; the history is as it was.
     """
-    lane = scope.planned().lane
+    lane = scope.planned(*([Feature.PROGRAM] if fields.asked.program is not None else [])).lane
     start = live.length
     texts: list[str] = []
     tokens: list[TokenText] = []

@@ -14,9 +14,10 @@ from extensions.programs.contexts import Content, ScriptContext
 from extensions.programs.faults import fault, invalid
 from extensions.programs.history import History
 from extensions.programs.options import flag, token_ids
+from extensions.programs.samplers import ScriptProgram, make_program
 from extensions.programs.scope import RunScope
 
-CAPABILITIES = ("contexts", "constraints", "steps", "distributions", "scores")
+CAPABILITIES = ("contexts", "constraints", "steps", "distributions", "scores", "device_programs")
 """What this server can do beyond generating, under the names that `lm.model.require` knows."""
 
 
@@ -64,6 +65,10 @@ class ScriptLM:
         if spec is None:
             raise fault("constraint_invalid", "a constraint must not be None")
         return ScriptConstraint(spec)
+
+    async def program(self, source: str, **parameters: Any) -> ScriptProgram:
+        """A device program to draw tokens by."""
+        return make_program(source, parameters, self._scope.engine.info.vocab_size)
 
     async def tokenize(self, text: str) -> list[int]:
         """Token ids of a text."""

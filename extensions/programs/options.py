@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.request import ConstraintSpec, EngineInfo
+from engine.request import ConstraintSpec, EngineInfo, ProgramSpec
 from engine.sampling.params import SamplingParams
 from extensions.output import GenerateOptions
 from extensions.programs.constraints import spec_of
 from extensions.programs.faults import invalid
+from extensions.programs.samplers import sampler_of
 
 MAX_STOP_STRINGS = 64
 """Stop strings of one generation."""
@@ -31,12 +32,14 @@ class Asked:
         sampling: The other fields of `SamplingParams`.
         stop: Stop strings.
         constraint: What the text must be.
+        program: What draws its tokens instead of the sampler.
     """
 
     max_tokens: int | None
     sampling: Mapping[str, Any]
     stop: tuple[str, ...]
     constraint: ConstraintSpec | None
+    program: ProgramSpec | None = None
 
     def options(self, *, num_left: int, logprobs: int | None) -> GenerateOptions:
         """For a history that has room for as many tokens.
@@ -47,7 +50,11 @@ class Asked:
         max_tokens = num_left if self.max_tokens is None else self.max_tokens
         sampling = SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **self.sampling)
         return GenerateOptions(
-            sampling=sampling, stop=self.stop, report_tokens=logprobs is not None, constraint=self.constraint
+            sampling=sampling,
+            stop=self.stop,
+            report_tokens=logprobs is not None,
+            constraint=self.constraint,
+            program=self.program,
         )
 
 
@@ -85,6 +92,7 @@ def read_options(fields: Mapping[str, Any], info: EngineInfo) -> Asked:
         sampling=sampling,
         stop=_stop(given.get("stop", ())),
         constraint=spec_of(given.get("constrain")),
+        program=sampler_of(given.get("sampler"), info.vocab_size),
     )
 
 

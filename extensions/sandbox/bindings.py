@@ -20,6 +20,7 @@ from extensions.programs.contexts import ContextInfo, ScriptContext, ScriptMark
 from extensions.programs.generating import Candidate, Completion, TokenLogprob, Usage
 from extensions.programs.given import ScriptRequest
 from extensions.programs.lm import ScriptLM, ScriptModel
+from extensions.programs.samplers import ScriptProgram
 from extensions.programs.stepping import Choice, ScriptDistribution, ScriptGeneration, ScriptStep
 
 
@@ -48,7 +49,7 @@ TABLE: dict[type, Exposed] = {
     ScriptLM: Exposed(
         name="LM",
         methods=frozenset(
-            {"context", "constraint", "tokenize", "decode", "emit", "emit_event", "sleep", "now", "random"}
+            {"context", "constraint", "program", "tokenize", "decode", "emit", "emit_event", "sleep", "now", "random"}
         ),
         attributes=("model",),
     ),
@@ -67,6 +68,7 @@ TABLE: dict[type, Exposed] = {
     ),
     ScriptMark: Exposed(name="Mark"),
     ScriptConstraint: Exposed(name="Constraint"),
+    ScriptProgram: Exposed(name="Program"),
     ScriptGeneration: Exposed(name="Generation", methods=frozenset({"step", "choose", "ban", "stop"})),
     ScriptStep: Exposed(
         name="Step",

@@ -13,7 +13,7 @@ The names are known to a script without any import, and so are the modules `asyn
 
 Errors arrive as built-ins whose text is `code: what happened`:
 
-- `ValueError`: `invalid_argument`, `constraint_invalid`
+- `ValueError`: `invalid_argument`, `constraint_invalid`, `program_invalid`
 - `MemoryError`: `kv_exhausted`, `limit_exceeded`
 - `RuntimeError`: `server_busy`, `capability_missing`, `context_lost`
 
@@ -65,6 +65,9 @@ class ChoiceConstraint(TypedDict):
 
 class Constraint:
     """What a text must be, made by `lm.constraint` and used as often as wanted."""
+
+class Program:
+    """A device program with its parameters, made by `lm.program` and used as often as wanted."""
 
 Constrain = Constraint | JsonSchemaConstraint | RegexConstraint | GrammarConstraint | ChoiceConstraint
 
@@ -245,14 +248,15 @@ class Context:
         stop_token_ids: Sequence[int] | None = None,
         template_stops: bool = True,
         constrain: Constrain | None = None,
+        sampler: Program | str | None = None,
         logprobs: int | None = None,
         emit: bool = False,
     ) -> Completion:
         """Generates until a stop and adds what came to the history.
 
         `max_tokens` is as many as fit if left out; other fields that are left out are the model's own
-        recommendation. `template_stops=False` lets the model go on past its own end tokens. `emit` streams the text
-        as part of the answer.
+        recommendation. `template_stops=False` lets the model go on past its own end tokens. `sampler` draws the tokens
+        instead of temperature and truncation, see `lm.program`. `emit` streams the text as part of the answer.
         """
 
     async def generation(
@@ -325,6 +329,9 @@ class LM:
 
     async def constraint(self, constrain: Constrain) -> Constraint:
         """Checks what a text must be, to use it several times."""
+
+    async def program(self, source: str, **parameters: float | bool | Sequence[float]) -> Program:
+        """Checks a device program: a few lines that draw the tokens inside the step. See docs/device_programs.md."""
 
     async def tokenize(self, text: str) -> list[int]:
         """Token ids of a text; special tokens written in it become themselves."""

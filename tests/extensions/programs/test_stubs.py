@@ -43,6 +43,8 @@ def shown_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple
 def real_parameters(method: Any) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for one in inspect.signature(method).parameters.values():
+        if one.kind is one.VAR_KEYWORD:
+            continue
         if one.kind is one.KEYWORD_ONLY and ("*", "") not in found:
             found.append(("*", ""))
         found.append((one.name, "" if one.default is one.empty else repr(one.default)))

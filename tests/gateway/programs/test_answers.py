@@ -344,3 +344,36 @@ async def test_a_device_program_that_draws_no_token_is_told(client: httpx.AsyncC
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == "extension.sampler"
     assert (await whole(client, chat(max_tokens=2)))["usage"]["completion_tokens"] == 2
+
+
+BY_DEVICE = f"""
+async def main(request, lm):
+    sampler = await lm.program({SAMPLER!r}, t=0.75)
+    ctx = await lm.context(request.messages)
+    answer = await ctx.generate(max_tokens=12, seed=5, sampler=sampler)
+    return answer.text
+"""
+
+
+async def test_a_script_can_draw_by_a_device_program(client: httpx.AsyncClient) -> None:
+    plain = await whole(client, chat(max_tokens=12, seed=5, temperature=0.75, top_p=1, top_k=0))
+    answer = await whole(client, chat(**by(BY_DEVICE)))
+    assert answer["choices"][0]["message"]["content"] == plain["choices"][0]["message"]["content"]
+    assert answer["extension"]["exec_path"] == "device"
+    assert "device program" in answer["extension"]["exec_reason"]
+    strict = by(BY_DEVICE)
+    strict["extension"]["strict_path"] = "fused"
+    error = await failed(client, chat(**strict), 400)
+    assert error["code"] == "capability_missing"
+    error = await failed(client, chat(**by(BY_DEVICE.replace("t=0.75", "t='a'"))), 400)
+    assert (error["code"], error["diagnostics"][0]["rule"]) == ("program_invalid", "invalid-argument-type")
+    error = await failed(client, chat(**by(BY_DEVICE.replace(", t=0.75", ""))), 400)
+    assert (error["code"], "parameter `t`" in error["message"]) == ("invalid_argument", True)
+    error = await failed(client, chat(**by(BY_DEVICE.replace("gumbel_argmax", "gumbel_max"))), 400)
+    assert (error["code"], "no function `gumbel_max`" in error["message"]) == ("program_invalid", True)
+
+
+async def test_an_error_of_the_server_that_a_script_does_not_catch_keeps_its_code(client: httpx.AsyncClient) -> None:
+    source = "async def main(request, lm):\n    await lm.model.require('teleportation')\n"
+    error = await failed(client, chat(**by(source)), 400)
+    assert (error["type"], error["code"]) == ("extension_error", "capability_missing")

@@ -1,0 +1,56 @@
+"""Device programs as a script has them: checked once, used by any of its generations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.programs.binding import bind
+from engine.programs.errors import ProgramInvalid, ProgramMisused
+from engine.request import ProgramSpec
+from extensions.programs.faults import fault, invalid
+
+
+class ScriptProgram:
+    """A device program with its parameters; see `Program` in the stubs.
+
+    Attributes:
+        spec: What the engine computes.
+    """
+
+    def __init__(self, spec: ProgramSpec) -> None:
+        self.spec = spec
+
+
+def make_program(source: object, parameters: Mapping[str, Any], vocab_size: int) -> ScriptProgram:
+    """Checks a device program.
+
+    Raises:
+        ValueError: It is none (`program_invalid`), or a parameter does not fit it (`invalid_argument`).
+    """
+    if not isinstance(source, str):
+        raise invalid("source must be text")
+    try:
+        bound = bind(source, parameters, vocab_size)
+    except ProgramMisused as error:
+        raise invalid(str(error)) from None
+    except ProgramInvalid as error:
+        raise fault("program_invalid", str(error)) from None
+    if bound.graph.num_lanes > 1:
+        raise fault("program_invalid", "the program reads several lanes; a generation has one")
+    return ScriptProgram(ProgramSpec(source=source, parameters=dict(parameters)))
+
+
+def sampler_of(sampler: object, vocab_size: int) -> ProgramSpec | None:
+    """Reads the argument `sampler`: a program, its text, or nothing.
+
+    Raises:
+        ValueError: It is nothing that could draw tokens (`invalid_argument`, `program_invalid`).
+    """
+    if sampler is None:
+        return None
+    if isinstance(sampler, ScriptProgram):
+        return sampler.spec
+    if isinstance(sampler, str):
+        return make_program(sampler, {}, vocab_size).spec
+    raise invalid("sampler must be a Program made by lm.program, or the text of one without parameters")
