@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import Any, TypeAlias
 
 from engine.programs.errors import ProgramMisused
 from engine.programs.graph import Graph
 from engine.programs.lowering import lower
 from engine.programs.syntax import parse
 from engine.programs.types import VOCAB, Kind, Type
-from engine.programs.values import Array
 
-GREATEST_FLOAT = float(np.finfo(np.float32).max)
+GREATEST_FLOAT = (2 - 2**-23) * 2.0**127
+"""Of float32."""
+
+Parameter: TypeAlias = "bool | int | float | array[float]"
+"""A number, or one float32 per token of the vocabulary; plain, so that checking a program needs no library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class BoundProgram:
     digest: str
     types: tuple[tuple[str, Type], ...]
     graph: Graph
-    parameters: Mapping[str, Array]
+    parameters: Mapping[str, Parameter]
 
 
 def bind(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgram:
@@ -54,30 +55,30 @@ def bind(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgra
     if unknown:
         known = ", ".join(parsed.parameters) or "none"
         raise ProgramMisused(f"the program has no parameter `{unknown[0]}` (it has: {known})", unknown[0])
-    arrays: dict[str, Array] = {}
+    parameters: dict[str, Parameter] = {}
     types = []
     for name in parsed.parameters:
         if name not in values and name not in parsed.defaults:
             raise ProgramMisused(f"the program needs a value for its parameter `{name}`", name)
-        kind, arrays[name] = _read(name, values[name] if name in values else parsed.defaults[name], vocab_size)
+        kind, parameters[name] = _read(name, values[name] if name in values else parsed.defaults[name], vocab_size)
         types.append((name, kind))
     graph = lower(source, tuple(types))
     most = max((int(node.attributes[0]) for node in graph.nodes if node.op == "top"), default=0)
     if most > vocab_size:
         raise ProgramMisused(f"topk asks for {most} values of a vocabulary of {vocab_size}", "topk")
-    return BoundProgram(parsed.digest, tuple(types), graph, arrays)
+    return BoundProgram(parsed.digest, tuple(types), graph, parameters)
 
 
-def _read(name: str, value: Any, vocab_size: int) -> tuple[Type, Array]:
+def _read(name: str, value: Any, vocab_size: int) -> tuple[Type, Parameter]:
     match value:
         case bool():
-            return Type(Kind.BOOL), np.asarray(value, dtype=np.bool_)
+            return Type(Kind.BOOL), value
         case int() if -(2**63) <= value < 2**63:
-            return Type(Kind.INT), np.asarray(value, dtype=np.int64)
-        case float() if math.isfinite(value):
-            return Type(Kind.FLOAT), np.asarray(value, dtype=np.float32)
+            return Type(Kind.INT), value
+        case float() if abs(value) <= GREATEST_FLOAT:
+            return Type(Kind.FLOAT), value
         case list() | tuple() if len(value) == vocab_size and all(_is_number(one) for one in value):
-            return Type(Kind.FLOAT, VOCAB), np.asarray(value, dtype=np.float32)
+            return Type(Kind.FLOAT, VOCAB), array("f", value)
         case list() | tuple():
             raise ProgramMisused(
                 f"parameter `{name}` is a list of {len(value)}; it must hold a finite number for each of the "

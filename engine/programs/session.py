@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.programs.binding import BoundProgram
+from engine.programs.binding import BoundProgram, Parameter
+from engine.programs.reference import DTYPES
 from engine.programs.torch_form import BatchValues, TorchProgram
 from engine.sampling.random import position_keys
 
@@ -175,8 +176,8 @@ class ProgramRunner:
         rows = logits if _are_all(logits, lanes) else logits[self._integers([lane.row for lane in lanes])]
         streams = self._integers([session.stream_key for session in sessions])
         parameters = {
-            name: self._stacked([session.bound.parameters[name] for session in sessions])
-            for name, _ in sessions[0].bound.types
+            name: self._stacked([session.bound.parameters[name] for session in sessions], DTYPES[kind.kind])
+            for name, kind in sessions[0].bound.types
         }
         return BatchValues(
             lanes=[rows],
@@ -218,8 +219,8 @@ class ProgramRunner:
         ]
         return {name: torch.cat([state[name] for state in before]) for name in first}
 
-    def _stacked(self, values: Sequence[npt.NDArray[np.generic]]) -> torch.Tensor:
-        return self._sent(np.stack([np.atleast_1d(value) for value in values]))
+    def _stacked(self, values: Sequence[Parameter], dtype: type[np.generic]) -> torch.Tensor:
+        return self._sent(np.stack([np.atleast_1d(np.asarray(value, dtype)) for value in values]))
 
     def _integers(self, values: Sequence[int]) -> torch.Tensor:
         return self._sent(np.array(values, dtype=np.int64))

@@ -62,7 +62,8 @@ def batched(steps: list[StepValues], parameters: list[dict[str, Any]], state: An
         lengths=torch.tensor([len(step.history) for step in steps]),
         counts=torch.from_numpy(np.stack([_there(step.counts) for step in steps])),
         parameters={
-            name: torch.from_numpy(np.stack([np.atleast_1d(one[name]) for one in parameters])) for name in parameters[0]
+            name: torch.from_numpy(np.stack([np.atleast_1d(np.asarray(one[name], np.float32)) for one in parameters]))
+            for name in parameters[0]
         },
         state=state or {},
     )
