@@ -73,7 +73,7 @@ async def test_g_22_g_24_g_26_a_demanded_call_is_forced_and_streamed_as_it_comes
     said: str,
     size: int,
 ) -> None:
-    monkeypatch.setattr("tests.fakes.validate_request", lambda request, info: None)
+    monkeypatch.setattr("tests.fakes.validate_request", lambda request, info, num_held=0: None)
     engine.script = says(model, said, per_event=size)
     message, reason = await both(client, chat(tools=TOOLS, **fields, max_tokens=200))
     assert (message["content"], reason) == (None, "tool_calls")
@@ -89,7 +89,7 @@ async def test_g_22_g_24_g_26_a_demanded_call_is_forced_and_streamed_as_it_comes
 async def test_g_23_a_demanded_call_that_is_cut_ends_with_length(
     client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    monkeypatch.setattr("tests.fakes.validate_request", lambda request, info: None)
+    monkeypatch.setattr("tests.fakes.validate_request", lambda request, info, num_held=0: None)
     engine.script = says(model, FORCED)
     num_tokens = max(len(model.tokenizer.encode(said, add_special=False)), 1)
     message, reason = await both(client, chat(tools=TOOLS, tool_choice="required", max_tokens=num_tokens))

@@ -129,6 +129,9 @@ async def test_a_stop_at_once_ends_lines_in_flight_and_hands_over(
     first.start()
     made = await begin(first.client, [line(number) for number in range(NUM_LINES)])
     await until(lambda: len(engine.streams) == 4 and len(engine.requests) == 9)
+    # Written down by another task, a moment after the answer.
+    while (await get(first.client, f"{BATCHES}/{made['id']}"))["request_counts"]["completed"] < 5:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     await first.services.runner.aclose()
     assert engine.streams == {}
     assert first.services.lifecycle.num_active == 0
