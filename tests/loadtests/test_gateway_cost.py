@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -30,4 +31,5 @@ def test_the_command_measures_every_kind_of_stream(tmp_path: Path) -> None:
     assert gateway_cost.main(["--model", str(model), "--json", str(path), *sizes]) == 0
     document = json.loads(path.read_text(encoding="utf-8"))
     assert [row["kind"] for row in document["kinds"]] == list(gateway_cost.KINDS)
-    assert all(len(row["rounds_us"]) == 1 and row["stream_ms"] >= 0 for row in document["kinds"])
+    # What a stream costs beside its tokens is a difference of measurements, which can be below 0 in so short a run.
+    assert all(len(row["rounds_us"]) == 1 and math.isfinite(row["stream_ms"]) for row in document["kinds"])
