@@ -7,8 +7,6 @@ from typing import Protocol
 
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import ContextTooLong, InvalidRequest, UnsupportedReadout
-from engine.programs.binding import bind
-from engine.programs.errors import ProgramError
 from engine.request import EngineInfo, GenerateRequest, ProgramSpec, TokenEvent
 from engine.sampling.params import MAX_LOGPROBS
 from engine.stats import EngineStats
@@ -114,7 +112,7 @@ def validate_request(request: GenerateRequest, info: EngineInfo, num_held: int =
     if request.stepped or request.readout is not None:
         _check_stepped(request)
     if request.program is not None:
-        _check_program(request, request.program, info.vocab_size)
+        _check_program(request, request.program)
     request.sampling.validate(info.vocab_size)
     num_prompt = num_held if request.context_id else len(request.prompt_ids)
     if num_prompt + request.sampling.max_tokens > info.limit_tokens:
@@ -150,16 +148,10 @@ def _check_stepped(request: GenerateRequest) -> None:
             raise InvalidRequest("need_mass must be between 0 and 1", "need_mass")
 
 
-def _check_program(request: GenerateRequest, program: ProgramSpec, vocab_size: int) -> None:
-    """Refuses what is no device program, and what does not go with one."""
+def _check_program(request: GenerateRequest, program: ProgramSpec) -> None:
+    """Refuses what does not go with a device program; the program itself is checked where it is bound."""
     if request.stepped or request.pooling is not None:
         raise InvalidRequest("a device program draws by itself: nobody can choose tokens beside it", program.param)
-    try:
-        bound = bind(program.source, program.parameters, vocab_size)
-    except ProgramError as error:
-        raise InvalidRequest(f"the device program is not valid: {error}", program.param) from None
-    if bound.graph.num_lanes > 1:
-        raise InvalidRequest("this device program reads several lanes; here there is one", program.param)
 
 
 def _check_pooling(request: GenerateRequest) -> None:

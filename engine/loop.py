@@ -22,7 +22,8 @@ from engine.constraints.constraint import Constraint
 from engine.constraints.masks import MaskHandover
 from engine.contexts.commands import ContextCommand, ContextInfo, ReleaseContexts
 from engine.errors import InvalidRequest
-from engine.programs.binding import bind
+from engine.programs.binding import BoundProgram, bind_sampler
+from engine.programs.errors import ProgramError
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
 from engine.runner.runner import ModelRunner, StepHandle
 from engine.scheduling.batch import Batch
@@ -122,9 +123,17 @@ class EngineLoop:
         """
         if prepared is None:
             prepared = self.prepare(request)
+        program = self._bound(request)
+        self._scheduler.add(request, None if prepared is None else prepared.result(), program)
+
+    def _bound(self, request: GenerateRequest) -> BoundProgram | None:
         program = request.program
-        bound = None if program is None else bind(program.source, program.parameters, self.info.vocab_size)
-        self._scheduler.add(request, None if prepared is None else prepared.result(), bound)
+        if program is None:
+            return None
+        try:
+            return bind_sampler(program.source, program.parameters, self.info.vocab_size)
+        except ProgramError as error:
+            raise InvalidRequest(f"the device program is not valid: {error}", program.param) from None
 
     def abort(self, request_id: str) -> None:
         """Ends a request at once and without an event; unknown ids pass."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from engine.programs.errors import ProgramMisused
+from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.programs.graph import Graph
 from engine.programs.lowering import lower
 from engine.programs.syntax import parse
@@ -67,6 +67,22 @@ def bind(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgra
     if most > vocab_size:
         raise ProgramMisused(f"topk asks for {most} values of a vocabulary of {vocab_size}", "topk")
     return BoundProgram(parsed.digest, tuple(types), graph, parameters)
+
+
+def bind_sampler(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgram:
+    """Checks a program that is to draw the tokens of one sequence; see `bind`.
+
+    Raises:
+        ProgramInvalid: As there; or it reads several lanes, or writes probes, which nobody could read.
+        ProgramMisused: As there.
+    """
+    bound = bind(source, values, vocab_size)
+    if bound.graph.num_lanes > 1:
+        raise ProgramInvalid("it reads several lanes; a sequence has one", 1, 1)
+    if bound.graph.probes:
+        names = ", ".join(f"probe.{name}" for name in sorted(bound.graph.probes))
+        raise ProgramInvalid(f"nobody reads what a sampler notes down ({names})", 1, 1)
+    return bound
 
 
 def _read(name: str, value: Any, vocab_size: int) -> tuple[Type, Parameter]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.programs.binding import bind
+from engine.programs.binding import bind_sampler
 from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.request import ProgramSpec
 from extensions.programs.faults import fault, invalid
@@ -31,13 +31,11 @@ def make_program(source: object, parameters: Mapping[str, Any], vocab_size: int)
     if not isinstance(source, str):
         raise invalid("source must be text")
     try:
-        bound = bind(source, parameters, vocab_size)
+        bind_sampler(source, parameters, vocab_size)
     except ProgramMisused as error:
         raise invalid(str(error)) from None
     except ProgramInvalid as error:
         raise fault("program_invalid", str(error)) from None
-    if bound.graph.num_lanes > 1:
-        raise fault("program_invalid", "the program reads several lanes; a generation has one")
     return ScriptProgram(ProgramSpec(source=source, parameters=dict(parameters)))
 
 

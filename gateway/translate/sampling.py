@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from engine.errors import ContextTooLong
-from engine.programs.binding import bind
+from engine.programs.binding import bind_sampler
 from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.request import EngineInfo, ProgramSpec
 from engine.sampling.params import SamplingParams
@@ -112,7 +112,7 @@ def _program_of(extension: ExtensionFields | None, vocab_size: int) -> ProgramSp
     if extension is None or extension.sampler is None:
         return None
     try:
-        bind(extension.sampler, extension.args, vocab_size)
+        bind_sampler(extension.sampler, extension.args, vocab_size)
     except ProgramMisused as error:
         raise BadRequest(f"{error}.", f"extension.args.{error.name}", "invalid_argument") from None
     except ProgramInvalid as error:
