@@ -16,6 +16,7 @@ from extensions.programs.program import Program
 from extensions.programs.request import ProgramRequest
 from extensions.programs.run import ProgramRun
 from extensions.programs.service import Programs
+from extensions.programs.world import World
 from extensions.sandbox.pool import PoolOptions
 
 
@@ -99,6 +100,7 @@ class Runtime:
         limits: ProgramLimits | None = None,
         account: str = "",
         salt: str = "",
+        world: World | None = None,
     ) -> ProgramRun:
         """Starts a program; close what it returns, however it ends:
 
@@ -113,6 +115,7 @@ class Runtime:
             limits: What it may use, from `programs.limits.narrowed`; the most there is if left out.
             account: Opaque label that the engine's KV meter charges.
             salt: Prefix pages are shared only among contexts of the same salt.
+            world: What it reaches beyond the model; nothing if left out.
 
         Raises:
             ArgumentsInvalid: The request's arguments do not fit the program.
@@ -123,7 +126,7 @@ class Runtime:
         def open_context() -> LiveContext:
             return self.open_context(account=account, salt=salt)
 
-        return await self.programs.start(program, request, limits=limits, open_context=open_context)
+        return await self.programs.start(program, request, limits=limits, open_context=open_context, world=world)
 
     async def aclose(self) -> None:
         """Ends all programs and their processes. Idempotent."""

@@ -17,6 +17,7 @@ from extensions.programs.program import Program
 from extensions.programs.request import LogWritten, ProgramOutcome, ProgramRequest, ProgramUsage, RunEvent, TextEmitted
 from extensions.programs.results import read_result
 from extensions.programs.scope import RunScope
+from extensions.programs.world import World
 from extensions.sandbox.host import ScriptHost
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class ProgramRun:
         text: TextModel,
         pool: WorkerPool,
         open_context: Callable[[], LiveContext],
+        world: World,
     ) -> None:
         """Starts it.
 
@@ -83,6 +85,7 @@ class ProgramRun:
             open_context=open_context,
             send=self._send,
             source=program.source,
+            world=world,
         )
         self._host = ScriptHost(pool, self._guard, self._on_print)
         self._request = ScriptRequest(request, args)

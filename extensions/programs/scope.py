@@ -14,6 +14,7 @@ from extensions.programs.guard import Guard
 from extensions.programs.planner import Feature, PathRecord, Plan, is_slower, plan
 from extensions.programs.request import EventEmitted, ProgramRequest, RunEvent, TextEmitted
 from extensions.programs.transcript import ChatWriter
+from extensions.programs.world import World
 
 if TYPE_CHECKING:
     from engine.client import EngineClient
@@ -33,6 +34,7 @@ class RunScope:
         text: The model's text side.
         request: What it answers.
         guard: Counts what it uses.
+        world: What it reaches beyond the model.
         paths: Lanes it took.
         writer: Writes its messages.
         wants_logprobs: The script reads `mean_logprob`, so every generation reports log-probabilities.
@@ -52,11 +54,13 @@ class RunScope:
         open_context: Callable[[], LiveContext],
         send: Callable[[RunEvent], Awaitable[None]],
         source: str,
+        world: World,
     ) -> None:
         self.engine = engine
         self.text = text
         self.request = request
         self.guard = guard
+        self.world = world
         self.paths = PathRecord()
         self.wants_logprobs = "mean_logprob" in source
         self.reads_steps = any(name in source for name in ("candidates", "entropy", "omitted_mass", "getattr"))

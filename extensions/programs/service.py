@@ -13,6 +13,7 @@ from extensions.programs.limits import ProgramLimits
 from extensions.programs.program import Program
 from extensions.programs.request import ProgramRequest
 from extensions.programs.run import ProgramRun
+from extensions.programs.world import World
 from extensions.sandbox.pool import PoolOptions, WorkerPool
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Programs:
         *,
         limits: ProgramLimits | None,
         open_context: Callable[[], LiveContext],
+        world: World | None = None,
     ) -> ProgramRun:
         """Starts a run.
 
@@ -73,6 +75,7 @@ class Programs:
             request: What it answers.
             limits: What it may use; see `ProgramLimits.narrowed`.
             open_context: Makes an empty context on the account that pays.
+            world: What it reaches beyond the model; nothing if left out.
 
         Raises:
             ArgumentsInvalid: The arguments do not fit the program.
@@ -90,6 +93,7 @@ class Programs:
             text=self._text,
             pool=self.pool,
             open_context=open_context,
+            world=world or World(),
         )
         self.runs.add(run)
         run.on_end(lambda: self.runs.discard(run))

@@ -69,18 +69,19 @@ async def test_a_killed_engine_is_told_to_everybody_and_replaced(mortal: Running
 
 
 async def test_a_killed_worker_takes_only_its_own_streams_and_no_page(mortal: RunningServer) -> None:
-    body = text(max_tokens=500, ignore_eos=True, stream=True)
+    body = text(max_tokens=2000, ignore_eos=True, stream=True)
+    begun = asyncio.Event()
 
-    async def read(client: httpx.AsyncClient) -> bool:
-        try:
-            lines = data_lines((await client.post(TEXT, json=body)).text)
-        except httpx.TransportError:
-            return False
-        return lines[-1] == "[DONE]"
+    async def read(client: httpx.AsyncClient) -> None:
+        with contextlib.suppress(httpx.TransportError):
+            async with client.stream("POST", TEXT, json=body) as streamed:
+                async for event in read_events(streamed):
+                    begun.set()
+            assert event["choices"][0]["finish_reason"] == "length"
 
     async with connect(mortal) as client:
         tasks = [asyncio.create_task(read(client)) for _ in range(12)]
-        await gauges.wait_for_running(client, 1)
+        await asyncio.wait_for(begun.wait(), PATIENCE_S)
         victim, survivor = processes(mortal, "gateway.worker")
         victim.kill()
         await asyncio.gather(*tasks)
