@@ -16,6 +16,8 @@ MAX_NODES = 4096
 """Values of one program, loops unrolled."""
 MAX_ROUNDS = 2048
 """Rounds of all loops together."""
+MAX_SHIFT = 1024
+"""Places that `shift` goes back."""
 MAX_LANES = 8
 """Contexts that one program reads."""
 MAX_STATES = 16
@@ -321,6 +323,8 @@ class _Lowering:
             raise invalid(f"there is no function `{name}`", node)
         if node.keywords or not operation.min_args <= len(node.args) <= operation.max_args:
             raise invalid(f"it is called as {operation.signature}", node)
+        if name == "shift":
+            return self._shift(operation, node)
         args = [self._expression(argument) for argument in node.args]
         attributes: tuple[Constant | str, ...] = ()
         if name in _DRAWS:
@@ -328,6 +332,12 @@ class _Lowering:
             attributes = (self._num_draws,)
             self._num_draws += 1
         return self._checked(name, operation, args, node, attributes)
+
+    def _shift(self, operation: Operation, node: ast.Call) -> int:
+        places = self._fixed(node.args[1])
+        if not 0 <= places <= MAX_SHIFT:
+            raise invalid(f"shift goes back between 0 and {MAX_SHIFT} places, not {places}", node)
+        return self._checked("shift", operation, [self._expression(node.args[0])], node, (places,))
 
     def _top(self, node: ast.expr) -> tuple[int, int]:
         match node:

@@ -7,7 +7,7 @@ What each one computes is defined by `engine.programs.reference`:
 - Where numbers are put in order, the lower index comes first among equals and a NaN counts as -inf. max(x) and min(x)
   pass over NaNs.
 - An index outside of what it indexes reads 0, writes nothing, and marks nothing. Of two writes to one place the later
-  one stays.
+  one stays. Before the beginning of the history, `shift` reads -1 of i64, 0.0 of f32 and False of bool values.
 - The n-th call that draws, in order of the source, has its own key made of `key` and n; the first has `key` itself, so
   gumbel_argmax(logits / temperature, key) is what the plain sampler takes at that temperature.
 """
@@ -203,6 +203,12 @@ def _int(value: Type) -> Type:
     return value.of(Kind.INT)
 
 
+def _shift(values: Type) -> Type:
+    if values.axis != HISTORY:
+        raise Mismatch(f"takes values of the history, not {values}")
+    return values
+
+
 def _zeros(like: Type) -> Type:
     return _settled(like).of(Kind.FLOAT)
 
@@ -231,6 +237,7 @@ FUNCTIONS: Mapping[str, Operation] = MappingProxyType(
         "gather": Operation("gather(x, i)", "x at the places i", 2, 2, _gather),
         "scatter": Operation("scatter(x, i, y)", "x with y written to the places i", 3, 3, _scatter),
         "one_hot": Operation("one_hot(i)", "for each token, whether it is i", 1, 1, _one_hot),
+        "shift": Operation("shift(x, n)", "of values of the history those n places earlier, n fixed", 2, 2, _shift),
         "zeros": Operation("zeros(x)", "zeros of the shape of x", 1, 1, _zeros),
         "hash_uniform": Operation(
             "hash_uniform(a, i)", "a number in (0, 1) that depends on a and i alone", 2, 2, _hash_uniform

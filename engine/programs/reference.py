@@ -111,6 +111,8 @@ class _Evaluation:
             case "recent":
                 place = int(node.attributes[0])
                 return args[0][-place] if place <= len(args[0]) else -1
+            case "shift":
+                return _shift(args[0], int(node.attributes[0]))
             case "top":
                 return _order(args[0])[: int(node.attributes[0])]
             case "hash_uniform":
@@ -250,6 +252,12 @@ def _mod(a: Any, b: Any) -> Any:
 def _gather(x: Any, index: Any) -> Any:
     inside = (index >= 0) & (index < len(x))
     return np.where(inside, x[np.where(inside, index, 0)], x.dtype.type(0))
+
+
+def _shift(x: Any, places: int) -> Any:
+    kept = max(len(x) - places, 0)
+    before = np.full(len(x) - kept, -1 if x.dtype == np.int64 else 0, dtype=x.dtype)
+    return np.concatenate([before, x[:kept]])
 
 
 def _scatter(x: Any, index: Any, new: Any) -> Any:

@@ -176,6 +176,8 @@ class TorchProgram:
             return lambda _, args: self._vocab == args[0]
         if op == "recent":
             return lambda values, _: _recent(values, int(attributes[0]))
+        if op == "shift":
+            return lambda _, args: operations.shift(args[0], int(attributes[0]))
         if op == "top":
             return lambda _, args: operations.top(args[0], int(attributes[0]))
         return self._operation(node)

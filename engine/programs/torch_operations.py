@@ -110,6 +110,13 @@ def gather(x: Tensor, index: Tensor) -> Tensor:
     return torch.where(inside, found, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
+def shift(x: Tensor, places: int) -> Tensor:
+    """x of a number of places earlier; -1, 0.0 or False before the beginning."""
+    kept = max(x.shape[1] - places, 0)
+    before = x.new_full((len(x), x.shape[1] - kept), -1 if x.dtype == torch.int64 else 0)
+    return torch.cat([before, x[:, :kept]], dim=1)
+
+
 def scatter(x: Tensor, index: Tensor, new: Tensor) -> Tensor:
     """x with `new` at places; the last of several for one place, none for places outside."""
     size = max(len(x), len(index), len(new))

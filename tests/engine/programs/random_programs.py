@@ -42,15 +42,15 @@ def _leaf(draw: Draw, kind: str, axis: str, names: _Names) -> str:
         case "int", "vocab":
             options += ["vocab", "counts"]
         case "int", "history":
-            options += ["history"]
+            options += ["history", "shift(history, 2)", "shift(history, 9)"]
         case "bool", "one":
             options += ["True", "False"]
         case "bool", "vocab":
             options += ["one_hot(prev)", "(logits > 0.5)"]
         case "bool", "history":
-            options += ["(history == prev)"]
+            options += ["(history == prev)", "shift(history == prev, 1)"]
         case _:
-            options += ["gather(logits, history)"]
+            options += ["gather(logits, history)", "shift(gather(logits, history), 3)"]
     return draw(st.sampled_from(options))
 
 

@@ -98,6 +98,18 @@ REFUSED: dict[str, tuple[str, int, int, str]] = {
     "a state given twice": ("state.x = 0\nstate.x = 1\ndef sample(logits):\n    return 1\n", 2, 1, "already"),
     "a probe that is a key": ("def sample(key):\n    probe.k = key\n    return 1\n", 2, 5, "probe cannot be"),
     "topk as one value": ("def sample(logits):\n    x = topk(logits, 3)\n    return 1\n", 2, 9, "two values"),
+    "shift of no history": (
+        "def sample(logits):\n    return argmax(shift(logits, 1))\n",
+        2,
+        19,
+        "of the history, not f32[V]",
+    ),
+    "shift into the future": (
+        "def sample(logits, history):\n    x = shift(history, -1)\n    return 1\n",
+        2,
+        9,
+        "between 0 and",
+    ),
     "topk of nothing": ("def sample(logits):\n    v, i = topk(logits, 0)\n    return 1\n", 2, 12, "between 1 and"),
     "assigning a name that is there": (
         "def sample(logits):\n    vocab = 1\n    return 1\n",
