@@ -11,6 +11,8 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 MODEL ?= smollm2-135m
 ARGS ?=
+# Processes that share the files of the test suite.
+JOBS ?= 2
 PIP_ARGS ?=
 
 export WYE_HOME ?= $(CURDIR)/.wye
@@ -47,7 +49,7 @@ imports: dev ## Which package may import which
 	$(BIN)/lint-imports
 
 pytest: dev model ## The test suite, documented examples included
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 docs: dev ## Write the generated tables of docs/ anew
 	$(BIN)/python -m docs.generate
