@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from extensions.tools.catalog import ToolCatalog
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """Doors out of a run; what is None is not there."""
+    """Doors out of a run; what is None is not there.
+
+    Attributes:
+        tools: Tools of the server, and what may be fetched.
+    """
+
+    tools: ToolCatalog | None = None
