@@ -159,6 +159,13 @@ def _scatter(values: Type, index: Type, new: Type) -> Type:
     return Type(common_kind(_settled(values), new), values.axis)
 
 
+def _scatter_max(values: Type, index: Type, new: Type) -> Type:
+    _index(index)
+    if new.axis is not None and new.axis != index.axis:
+        raise Mismatch(f"cannot write {new} to places {index}")
+    return Type(common_kind(_settled(values), new), values.axis)
+
+
 def _one_hot(index: Type) -> Type:
     if _index(index).axis is not None:
         raise Mismatch(f"takes a single index, not {index}")
@@ -236,6 +243,9 @@ FUNCTIONS: Mapping[str, Operation] = MappingProxyType(
         "cumsum": Operation("cumsum(x)", "sums up to each place, itself included", 1, 1, _cumsum),
         "gather": Operation("gather(x, i)", "x at the places i", 2, 2, _gather),
         "scatter": Operation("scatter(x, i, y)", "x with y written to the places i", 3, 3, _scatter),
+        "scatter_max": Operation(
+            "scatter_max(x, i, y)", "x, where each of the places i is no less than its y", 3, 3, _scatter_max
+        ),
         "one_hot": Operation("one_hot(i)", "for each token, whether it is i", 1, 1, _one_hot),
         "shift": Operation("shift(x, n)", "of values of the history those n places earlier, n fixed", 2, 2, _shift),
         "zeros": Operation("zeros(x)", "zeros of the shape of x", 1, 1, _zeros),

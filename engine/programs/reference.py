@@ -269,6 +269,14 @@ def _scatter(x: Any, index: Any, new: Any) -> Any:
     return out
 
 
+def _scatter_max(x: Any, index: Any, new: Any) -> Any:
+    out = x.astype(np.result_type(x, new) if x.dtype != np.float32 else np.float32)
+    places, values = np.broadcast_arrays(np.atleast_1d(index), new)
+    inside = (places >= 0) & (places < len(out))
+    np.maximum.at(out, places[inside], values[inside].astype(out.dtype))
+    return out
+
+
 # Operands brought to their common kind, at least the one named.
 _ALIKE: Mapping[str, tuple[Kind, Callable[..., Any]]] = {
     "add": (Kind.INT, np.add),
@@ -312,5 +320,6 @@ _OTHERS: Mapping[str, Callable[..., Any]] = {
     "cumsum": _cumsum,
     "gather": _gather,
     "scatter": _scatter,
+    "scatter_max": _scatter_max,
     "zeros": lambda x: np.zeros(len(x)),
 }

@@ -228,7 +228,7 @@ class TorchProgram:
             common = DTYPES[common_kind(*types, at_least=kind)]
             return lambda _, args: compute(*[arg.to(common) for arg in args])
         whole = operations.WHOLE[op]
-        if op == "scatter":
+        if op in ("scatter", "scatter_max"):
             dtype = DTYPES[node.type.kind]
             at_history = of_history[1]
             return lambda values, args: whole(

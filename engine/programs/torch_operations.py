@@ -131,6 +131,18 @@ def scatter(x: Tensor, index: Tensor, new: Tensor) -> Tensor:
     return torch.where(last >= 0, written, x)
 
 
+def scatter_max(x: Tensor, index: Tensor, new: Tensor) -> Tensor:
+    """x, at least `new` at places; nothing is written to places outside."""
+    size = max(len(x), len(index), len(new))
+    width = x.shape[1]
+    index = index.expand(size, -1)
+    place = torch.where((index >= 0) & (index < width), index, width)
+    out = torch.cat([x.expand(size, -1), x.new_zeros((size, 1))], dim=1)
+    if x.dtype == torch.bool:
+        return out.byte().scatter_reduce_(1, place, new.byte().expand_as(place), "amax")[:, :width].bool()
+    return out.scatter_reduce_(1, place, new.expand_as(place), "amax")[:, :width]
+
+
 def _floordiv(a: Tensor, b: Tensor) -> Tensor:
     # The lowest number by -1 does not fit, and processors stop at it.
     safe = torch.where((b == 0) | (b == -1), 1, b)
@@ -207,6 +219,7 @@ WHOLE: Mapping[str, Callable[..., Tensor]] = {
     "cumsum": cumsum,
     "gather": gather,
     "scatter": scatter,
+    "scatter_max": scatter_max,
     "zeros": lambda x: torch.zeros(x.shape, device=x.device),
 }
 """On operands as they are."""

@@ -104,6 +104,7 @@ def _exact(draw: Draw, kind: str, axis: str, depth: int, names: _Names) -> str:
         choices += [
             lambda: f"scatter({full()}, {full(INT, where)}, {sub(kind, ONE)})",
             lambda: f"scatter({full()}, {full(INT, VOCAB)}, {full(kind, VOCAB)})",
+            lambda: f"scatter_max({full()}, {full(INT, where)}, {full(kind, where)})",
         ]
     if kind != BOOL:
         choices += [lambda: f"gather({full(kind, VOCAB)}, {full(INT, axis)})"]
