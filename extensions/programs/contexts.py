@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from engine.request import TokenLogprob as EngineLogprob
 from extensions.programs.faults import fault, invalid
-from extensions.programs.generating import Completion, GenerateFields, run_generation
+from extensions.programs.generating import Completion, GenerateFields, TokenLogprob, reported, run_generation
 from extensions.programs.history import History, Place
-from extensions.programs.options import token_ids
+from extensions.programs.options import read_logprobs, token_ids
 from extensions.programs.planner import Feature
 from extensions.programs.scope import RunScope
 from extensions.programs.stepping import (
@@ -210,19 +211,27 @@ class ScriptContext:
             distribution = await self._history.live.next(top=num_top, need_mass=mass)
         return ScriptDistribution(self._scope, distribution, is_whole=num_top == -1)
 
-    async def score(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probabilities of the tokens of each text if it came next."""
+    async def score(
+        self, continuations: Sequence[str] | Sequence[Sequence[int]], *, top: int | None = None
+    ) -> list[list[float]] | list[list[TokenLogprob]]:
+        """Log-probabilities of the tokens of each text if it came next, or all that is known of them."""
+        num_top = read_logprobs(top, "top")
         all_ids = await self._read_continuations(continuations)
-        async with self._history.looking():
-            self._scope.planned()
-            self._scope.guard.count_prefill(sum(map(len, all_ids)))
-            return await self._history.live.score(all_ids)
+        found = await self._examined(all_ids, num_top or 0)
+        if num_top is None:
+            return [[one.logprob for one in each] for each in found]
+        spelling = self._scope.text.tokenizer.spelling
+        return [
+            [reported(spelling, token, one) for token, one in zip(ids, each, strict=True)]
+            for ids, each in zip(all_ids, found, strict=True)
+        ]
 
     async def choose(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> Choice:
         """Which of the texts the model expects most."""
         if not isinstance(continuations, Sequence) or not continuations:
             raise invalid("continuations must be a list of texts, at least one")
-        return chosen(await self.score(continuations))
+        found = await self._examined(await self._read_continuations(continuations), 0)
+        return chosen([[one.logprob for one in each] for each in found])
 
     # -- what the run does ------------------------------------------------------------------------------------------
 
@@ -237,6 +246,12 @@ class ScriptContext:
             await self._history.append_text(content, is_first=True)
         elif len(content):
             await self.append(content)
+
+    async def _examined(self, all_ids: Sequence[Sequence[int]], top: int) -> list[list[EngineLogprob]]:
+        async with self._history.looking():
+            self._scope.planned()
+            self._scope.guard.count_prefill(sum(map(len, all_ids)))
+            return await self._history.live.examine(all_ids, top)
 
     async def _read_continuations(self, given: Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):

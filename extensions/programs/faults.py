@@ -17,9 +17,13 @@ CODES: dict[str, type[Exception]] = {
     "program_invalid": ValueError,
     "kv_exhausted": MemoryError,
     "limit_exceeded": MemoryError,
+    "receive_timeout": TimeoutError,
+    "extension_not_found": LookupError,
     "server_busy": RuntimeError,
     "capability_missing": RuntimeError,
     "context_lost": RuntimeError,
+    "child_failed": RuntimeError,
+    "store_unavailable": RuntimeError,
 }
 """Every code that a script can meet, and the built-in that carries it."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from engine.errors import ContextTooLong, EngineStopped
+from engine.request import TokenLogprob as EngineLogprob
 from extensions.output import GenerateOptions, TokenText
 from extensions.programs.options import Asked, flag, read_logprobs, read_options
 from extensions.programs.planner import Feature, Lane
@@ -67,6 +68,15 @@ class Completion:
 def _shown(token: TokenText) -> TokenLogprob:
     top = [Candidate(one.token_id, one.text, one.logprob) for one in token.top]
     return TokenLogprob(token.token_id, token.text, token.logprob or 0.0, top)
+
+
+def reported(spelling: Callable[[int], Spelling], token: int, found: EngineLogprob) -> TokenLogprob:
+    """What a script sees of a token that was given."""
+    top = [
+        Candidate(other, spelling(other).text, logprob)
+        for other, logprob in zip(found.top_ids, found.top_logprobs, strict=True)
+    ]
+    return TokenLogprob(token, spelling(token).text, found.logprob, top)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from extensions.errors import ScriptLimitExceeded
 from extensions.programs.faults import RunEnded, fault
 from extensions.programs.limits import ProgramLimits
 from extensions.programs.request import ProgramUsage
+
+MAX_DEPTH = 4
+"""Programs that may have started each other, the first one included."""
 
 
 class Guard:
@@ -21,14 +26,22 @@ class Guard:
         failure: What ended it; None while nothing did.
         on_failure: Called once, in the event loop, after the first failure.
 
-    A script's calls arrive in threads of the sandbox; all that counts them may be called there.
+    A script's calls arrive in threads of the sandbox; all that counts them may be called there. What a child uses is
+    counted for its parent too.
+
+    Args:
+        limits: See above.
+        parent: Of the run that started this one.
     """
 
-    def __init__(self, limits: ProgramLimits) -> None:
+    def __init__(self, limits: ProgramLimits, parent: Guard | None = None) -> None:
         self.limits = limits
         self.usage = ProgramUsage()
         self.failure: Exception | None = None
         self.on_failure: Callable[[], object] | None = None
+        self._parent = parent
+        self._depth: int = 1 if parent is None else parent._depth + 1
+        self._counting = threading.Lock()
         self._num_contexts = 0
         self._start_s = time.monotonic()
         self._loop = asyncio.get_running_loop()
@@ -57,19 +70,26 @@ class Guard:
         """One call of what the server gives the script."""
         if self.failure is not None:
             raise RunEnded
+        if self._parent is not None:
+            self._parent.count_call()
         usage = self.usage
-        usage.num_host_calls += 1
+        with self._counting:
+            usage.num_host_calls += 1
         if usage.first_call_s is None:
             usage.first_call_s = self.elapsed_s
         self._hold("host_calls", usage.num_host_calls, self.limits.host_calls)
 
     def count_prefill(self, num_tokens: int) -> None:
         """Tokens of the script's that are computed now."""
+        if self._parent is not None:
+            self._parent.count_prefill(num_tokens)
         self.usage.num_prompt_tokens += num_tokens
         self._hold("prefill_tokens", self.usage.num_prompt_tokens, self.limits.prefill_tokens)
 
     def count_decode(self, num_tokens: int) -> None:
         """Tokens that were generated."""
+        if self._parent is not None:
+            self._parent.count_decode(num_tokens)
         self.usage.num_completion_tokens += num_tokens
         self._hold("decode_tokens", self.usage.num_completion_tokens, self.limits.decode_tokens)
 
@@ -92,6 +112,8 @@ class Guard:
         most = self.limits.contexts
         if self._num_contexts + count > most:
             raise fault("limit_exceeded", f"{self._num_contexts + count} contexts at once, at most {most} are allowed")
+        if self._parent is not None:
+            self._parent.open_contexts(count)
         self._num_contexts += count
         self.usage.num_contexts += count
         self.usage.max_contexts = max(self.usage.max_contexts, self._num_contexts)
@@ -99,6 +121,45 @@ class Guard:
     def close_context(self) -> None:
         """One context less."""
         self._num_contexts -= 1
+        if self._parent is not None:
+            self._parent.close_context()
+
+    # -- children ---------------------------------------------------------------------------------------------------
+
+    def open_child(self) -> int:
+        """One program more that is started; returns how many that makes.
+
+        Raises:
+            MemoryError: Programs would start programs too deep (`limit_exceeded`).
+        """
+        if self._depth >= MAX_DEPTH:
+            raise fault("limit_exceeded", f"programs start programs {MAX_DEPTH - 1} deep at most")
+        return self._count_child()
+
+    def _count_child(self) -> int:
+        if self._parent is not None:
+            self._parent._count_child()
+        self.usage.num_children += 1
+        self._hold("children", self.usage.num_children, self.limits.children)
+        return self.usage.num_children
+
+    def left_of(self, limits: ProgramLimits) -> ProgramLimits:
+        """Limits for a child: those given, and no more than this run may still use."""
+        own, used = self.limits, self.usage
+        return replace(
+            limits,
+            wall_s=min(limits.wall_s, max(own.wall_s - self.elapsed_s, 0.001)),
+            host_calls=min(limits.host_calls, max(own.host_calls - used.num_host_calls, 1)),
+            prefill_tokens=min(limits.prefill_tokens, max(own.prefill_tokens - used.num_prompt_tokens, 1)),
+            decode_tokens=min(limits.decode_tokens, max(self.decode_left, 1)),
+            contexts=min(limits.contexts, max(own.contexts - self._num_contexts, 1)),
+            children=min(limits.children, max(own.children - used.num_children, 1)),
+        )
+
+    def absorb(self, usage: ProgramUsage) -> None:
+        """Adds what a child that has ended used and that was not counted here while it did."""
+        self.usage.num_cached_tokens += usage.num_cached_tokens
+        self.usage.num_generations += usage.num_generations
 
     def _hold(self, limit: str, used: float, allowed: float) -> None:
         if used > allowed:

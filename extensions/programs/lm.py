@@ -9,13 +9,17 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from extensions.programs.children import ChildCalls
 from extensions.programs.constraints import ScriptConstraint, spec_of
 from extensions.programs.contexts import Content, ScriptContext
 from extensions.programs.faults import fault, invalid
 from extensions.programs.history import History
+from extensions.programs.inbox import InboxCalls
+from extensions.programs.mail import MailCalls
 from extensions.programs.options import flag, token_ids
 from extensions.programs.samplers import ScriptProgram, make_program
 from extensions.programs.scope import RunScope
+from extensions.programs.values import ScriptStore
 
 CAPABILITIES = ("contexts", "constraints", "steps", "distributions", "scores", "device_programs")
 """What this server can do beyond generating, under the names that `lm.model.require` knows."""
@@ -31,7 +35,7 @@ class ScriptModel:
         self.max_tokens = info.limit_tokens
         self.page_tokens = info.page_size
         self.eos_token_ids = list(info.eos_token_ids)
-        self.capabilities = list(CAPABILITIES)
+        self.capabilities = [*CAPABILITIES, *scope.world.capabilities]
 
     async def require(self, capability: str) -> None:
         """Raises if the server cannot do something."""
@@ -40,12 +44,13 @@ class ScriptModel:
             raise fault("capability_missing", f"this server has no {str(capability)[:80]!r}; it has {known}")
 
 
-class ScriptLM:
+class ScriptLM(ChildCalls, InboxCalls, MailCalls):
     """The model and the world, for one run."""
 
     def __init__(self, scope: RunScope) -> None:
         self._scope = scope
         self.model = ScriptModel(scope)
+        self.store = ScriptStore(scope)
 
     async def context(self, content: Content = ()) -> ScriptContext:
         """A new context."""

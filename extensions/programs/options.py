@@ -96,7 +96,7 @@ def read_options(fields: Mapping[str, Any], info: EngineInfo) -> Asked:
     )
 
 
-def read_logprobs(value: object) -> int | None:
+def read_logprobs(value: object, name: str = "logprobs") -> int | None:
     """Alternatives a token; None for no log-probabilities.
 
     Raises:
@@ -105,7 +105,7 @@ def read_logprobs(value: object) -> int | None:
     if value is None:
         return None
     if not _is_integer(value) or not 0 <= value <= MAX_LOGPROBS:  # type: ignore[operator]
-        raise invalid(f"logprobs must be a whole number from 0 to {MAX_LOGPROBS}")
+        raise invalid(f"{name} must be a whole number from 0 to {MAX_LOGPROBS}")
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 

@@ -78,6 +78,7 @@ class ProgramUsage:
         num_host_calls: Calls of what the server gives the script.
         num_generations: Generations begun.
         num_contexts: Contexts made, forks included.
+        num_children: Programs started.
         max_contexts: Contexts that existed at once.
         output_bytes: Text and events sent to the client.
         log_bytes: Printed.
@@ -91,6 +92,7 @@ class ProgramUsage:
     num_host_calls: int = 0
     num_generations: int = 0
     num_contexts: int = 0
+    num_children: int = 0
     max_contexts: int = 0
     output_bytes: int = 0
     log_bytes: int = 0

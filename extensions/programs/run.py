@@ -16,9 +16,10 @@ from extensions.programs.lm import ScriptLM
 from extensions.programs.program import Program
 from extensions.programs.request import LogWritten, ProgramOutcome, ProgramRequest, ProgramUsage, RunEvent, TextEmitted
 from extensions.programs.results import read_result
-from extensions.programs.scope import RunScope
+from extensions.programs.scope import Launch, RunScope
 from extensions.programs.world import World
 from extensions.sandbox.host import ScriptHost
+from extensions.tracing import mark_failed, span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,6 +61,8 @@ class ProgramRun:
         pool: WorkerPool,
         open_context: Callable[[], LiveContext],
         world: World,
+        launch: Launch,
+        parent: Guard | None = None,
     ) -> None:
         """Starts it.
 
@@ -68,7 +71,7 @@ class ProgramRun:
         """
         self.program = program
         self.request = request
-        self._guard = Guard(limits)
+        self._guard = Guard(limits, parent)
         self._logs: list[str] = []
         self._waiting: deque[RunEvent] = deque()
         self._changed = asyncio.Event()
@@ -86,6 +89,7 @@ class ProgramRun:
             send=self._send,
             source=program.source,
             world=world,
+            launch=launch,
         )
         self._host = ScriptHost(pool, self._guard, self._on_print)
         self._request = ScriptRequest(request, args)
@@ -171,6 +175,21 @@ class ProgramRun:
     # -- the run itself ---------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        program, used = self.program, self._guard.usage
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": program.name or "",
+            "wye.program.digest": program.digest,
+            "wye.run_id": self.request.id,
+        }
+        with span(f"invoke_agent {program.name or program.digest[:12]}", attributes) as current:
+            await self._run_script()
+            current.set_attribute("gen_ai.usage.input_tokens", used.num_prompt_tokens)
+            current.set_attribute("gen_ai.usage.output_tokens", used.num_completion_tokens)
+            if self._error is not None:
+                mark_failed(current, type(self._error).__name__)
+
+    async def _run_script(self) -> None:
         guard = self._guard
         clock = asyncio.get_running_loop().call_later(guard.limits.wall_s, self._out_of_time)
         try:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from engine.client import EngineClient
     from extensions.live_context import LiveContext
     from extensions.programs.contexts import ScriptContext
+    from extensions.programs.run import ProgramRun
     from extensions.programs.stepping import ScriptGeneration
+
+Launch = Callable[..., Awaitable["ProgramRun"]]
 
 INLINE_CHARS = 8_192
 """Longer text is tokenised in a thread, so that other requests go on meanwhile."""
@@ -35,6 +38,7 @@ class RunScope:
         request: What it answers.
         guard: Counts what it uses.
         world: What it reaches beyond the model.
+        launch: Starts a child, see `Programs.start`.
         paths: Lanes it took.
         writer: Writes its messages.
         wants_logprobs: The script reads `mean_logprob`, so every generation reports log-probabilities.
@@ -55,12 +59,14 @@ class RunScope:
         send: Callable[[RunEvent], Awaitable[None]],
         source: str,
         world: World,
+        launch: Launch,
     ) -> None:
         self.engine = engine
         self.text = text
         self.request = request
         self.guard = guard
         self.world = world
+        self.launch = launch
         self.paths = PathRecord()
         self.wants_logprobs = "mean_logprob" in source
         self.reads_steps = any(name in source for name in ("candidates", "entropy", "omitted_mass", "getattr"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.client import EngineClient
 from engine.text.model import TextModel
 from extensions.programs.arguments import checked_arguments
 from extensions.programs.checking import ProgramChecker
+from extensions.programs.guard import Guard
 from extensions.programs.limits import ProgramLimits
 from extensions.programs.program import Program
 from extensions.programs.request import ProgramRequest
@@ -67,6 +69,7 @@ class Programs:
         limits: ProgramLimits | None,
         open_context: Callable[[], LiveContext],
         world: World | None = None,
+        parent: Guard | None = None,
     ) -> ProgramRun:
         """Starts a run.
 
@@ -76,6 +79,7 @@ class Programs:
             limits: What it may use; see `ProgramLimits.narrowed`.
             open_context: Makes an empty context on the account that pays.
             world: What it reaches beyond the model; nothing if left out.
+            parent: Counts for the run that starts this one, and pays.
 
         Raises:
             ArgumentsInvalid: The arguments do not fit the program.
@@ -94,6 +98,8 @@ class Programs:
             pool=self.pool,
             open_context=open_context,
             world=world or World(),
+            launch=partial(self.start, open_context=open_context),
+            parent=parent,
         )
         self.runs.add(run)
         run.on_end(lambda: self.runs.discard(run))

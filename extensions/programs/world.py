@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from extensions.programs.doors import Inbox, Mail, ProgramSource, ValueStore
 from extensions.tools.catalog import ToolCatalog
 
 
@@ -16,6 +17,20 @@ class World:
 
     Attributes:
         tools: Tools of the server, and what may be fetched.
+        values: What its owner's programs keep.
+        mail: Messages among its owner's programs.
+        inbox: What the client says to it while it runs.
+        children: Programs that it may start.
     """
 
     tools: ToolCatalog | None = None
+    values: ValueStore | None = None
+    mail: Mail | None = None
+    inbox: Inbox | None = None
+    children: ProgramSource | None = None
+
+    @property
+    def capabilities(self) -> list[str]:
+        """Names that `lm.model.require` knows for what is there."""
+        doors = {"store": self.values, "messages": self.mail, "inbox": self.inbox, "children": self.children}
+        return [name for name, door in doors.items() if door is not None]

@@ -15,13 +15,16 @@ from uuid import uuid4
 
 from pydantic_monty import ClassInstance, ClassType
 
+from extensions.programs.children import ChildResult
 from extensions.programs.constraints import ScriptConstraint
 from extensions.programs.contexts import ContextInfo, ScriptContext, ScriptMark
 from extensions.programs.generating import Candidate, Completion, TokenLogprob, Usage
 from extensions.programs.given import ScriptRequest
 from extensions.programs.lm import ScriptLM, ScriptModel
+from extensions.programs.mail import ScriptSubscription
 from extensions.programs.samplers import ScriptProgram
 from extensions.programs.stepping import Choice, ScriptDistribution, ScriptGeneration, ScriptStep
+from extensions.programs.values import ScriptStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,13 +53,18 @@ TABLE: dict[type, Exposed] = {
         name="LM",
         methods=frozenset(
             {"context", "constraint", "program", "tokenize", "decode", "emit", "emit_event", "sleep", "now", "random"}
+            | {"run", "receive", "publish", "subscribe", "push", "pull"}
         ),
-        attributes=("model",),
+        attributes=("model", "store"),
     ),
     ScriptModel: Exposed(
         name="Model",
         methods=frozenset({"require"}),
         attributes=("name", "vocab_size", "max_tokens", "page_tokens", "eos_token_ids", "capabilities"),
+    ),
+    ScriptStore: Exposed(name="Store", methods=frozenset({"get", "put", "add", "delete"})),
+    ScriptSubscription: Exposed(
+        name="Subscription", methods=frozenset({"next"}), attributes=("topic",), live=frozenset({"missed"})
     ),
     ScriptContext: Exposed(
         name="Context",
@@ -85,7 +93,7 @@ TABLE: dict[type, Exposed] = {
 }
 
 
-RECORDS: tuple[type, ...] = (Candidate, Choice, ContextInfo, TokenLogprob, Usage)
+RECORDS: tuple[type, ...] = (Candidate, ChildResult, Choice, ContextInfo, TokenLogprob, Usage)
 """Named tuples that cross as data."""
 
 # What a script prints of them, and what its errors say of them, has the names of the stubs.

@@ -21,6 +21,7 @@ _SUSPENSIONS_PER_CALL = 4
 """A call may stop the script more than once: for the name, for the call, for its answer."""
 
 _MILLISECONDS = re.compile(r"exceeded: ([0-9.]+)(ns|µs|ms|s) >")
+_TOO_MANY = re.compile(r"limit_exceeded: ([0-9]+) contexts at once")
 _BYTES = re.compile(r"exceeded: ([0-9]+) bytes >")
 _SECONDS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -144,8 +145,8 @@ class ScriptHost:
             return reached
         frames = frames_of(error.traceback(), source) if isinstance(error, monty.MontyRuntimeError) else []
         cause = self._faults.cause_of(inner)
-        if cause is not None and str(inner).startswith("limit_exceeded: "):
-            return ScriptLimitExceeded("contexts", limits.contexts + 1, limits.contexts)
+        if cause is not None and (held := _TOO_MANY.match(text)):
+            return ScriptLimitExceeded("contexts", int(held[1]), limits.contexts)
         code = (code_of(inner) if cause is not None else None) or "extension_error"
         return ScriptError(type(inner).__name__, text, frames, code=code, cause=cause)
 

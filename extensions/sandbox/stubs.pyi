@@ -15,7 +15,9 @@ Errors arrive as built-ins whose text is `code: what happened`:
 
 - `ValueError`: `invalid_argument`, `constraint_invalid`, `program_invalid`
 - `MemoryError`: `kv_exhausted`, `limit_exceeded`
-- `RuntimeError`: `server_busy`, `capability_missing`, `context_lost`
+- `TimeoutError`: `receive_timeout`
+- `LookupError`: `extension_not_found`
+- `RuntimeError`: `server_busy`, `capability_missing`, `context_lost`, `child_failed`, `store_unavailable`
 
 A limit of the run itself (time, memory, tokens, calls) is not an error that a script can catch: it ends the run.
 """
@@ -288,8 +290,17 @@ class Context:
     async def next(self, *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> Distribution:
         """The distribution at the end of the history, without drawing from it."""
 
-    async def score(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probability of each token of each text if it came next; the context stays as it is."""
+    @overload
+    async def score(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> list[list[float]]: ...
+    @overload
+    async def score(
+        self, continuations: Sequence[str] | Sequence[Sequence[int]], *, top: int
+    ) -> list[list[TokenLogprob]]:
+        """Log-probability of each token of each text if it came next; the context stays as it is.
+
+        `top` shows each token with as many of those that are likeliest at its place, up to 20: one pass checks what
+        was guessed.
+        """
 
     async def choose(self, continuations: Sequence[str] | Sequence[Sequence[int]]) -> Choice:
         """Which of the texts the model expects most."""
@@ -319,10 +330,64 @@ class Model:
     async def require(self, capability: str) -> None:
         """Raises `RuntimeError` with the code `capability_missing` if this server does not have it."""
 
+class ChildResult(NamedTuple):
+    """What a program that was started by `lm.run` came to."""
+
+    text: str
+    """Of its answer; empty if there is none."""
+    result: Any
+    """What its `main` returned if that was neither text nor a message."""
+    message: dict[str, Any] | None
+    """What else of a message its `main` returned: `tool_calls`, `reasoning_content`."""
+    finish_reason: str
+    """`stop`, `length` or `tool_calls`."""
+    exec_path: str
+    """Which lane computed it: `fused`, `device`, `host` or `mixed`."""
+    usage: Usage
+    """Tokens of all its generations."""
+    logs: str
+    """What it printed."""
+
+class Store:
+    """Small values that outlive the run; all programs of one owner share them, and nobody else sees them.
+
+    Keys are texts of up to 200 characters; values are JSON of up to 256 KiB.
+    """
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """The value under a key, or `default`."""
+
+    async def put(self, key: str, value: Any, *, ttl_s: float | None = None, only_new: bool = False) -> bool:
+        """Keeps a value, for `ttl_s` seconds if given.
+
+        `only_new` leaves a value that is there as it is, and returns False: one of several programs wins. Raises
+        `limit_exceeded` where the owner keeps too much already.
+        """
+
+    async def add(self, key: str, amount: float = 1) -> float:
+        """Adds to the number under a key, in one step whoever else does the same, and returns the sum.
+
+        A key that is not there counts from 0. `add` leaves the time that a value is kept as it is.
+        """
+
+    async def delete(self, key: str) -> bool:
+        """Forgets a value; False if there was none."""
+
+class Subscription:
+    """A topic from the moment of `lm.subscribe` on."""
+
+    topic: str
+    missed: int
+    """Messages that were dropped before they were read: a topic keeps only the newest."""
+
+    async def next(self, timeout_s: float | None = None) -> Any:
+        """The next message; raises `receive_timeout` if none comes in time. None waits as long as the run may."""
+
 class LM:
     """The model and the world, as far as a program may reach them."""
 
     model: Model
+    store: Store
 
     async def context(self, content: str | Sequence[int] | Sequence[Mapping[str, Any]] = ()) -> Context:
         """A new context of chat messages, text or token ids. Nothing is computed before it is needed."""
@@ -344,6 +409,46 @@ class LM:
 
     async def emit_event(self, type: str, data: Any = None) -> None:
         """Sends the client an event of the script's own; `data` is any JSON value."""
+
+    async def run(
+        self,
+        name: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        limits: Mapping[str, float] | None = None,
+    ) -> ChildResult:
+        """Runs another program, `name` or `name@version`, to its end.
+
+        It sees this run's request with its own `args`, and other `messages` if they are given. It ends with this run,
+        and all that it uses counts against this run's limits; `limits` makes them smaller still. What it emits is its
+        result alone; its events are not passed on. Raises `extension_not_found`, `child_failed` with its error, and
+        `limit_exceeded` where programs would start programs too deep.
+        """
+
+    async def receive(self, timeout_s: float | None = None) -> Any:
+        """The next input that the client has posted to the run; raises `receive_timeout` if none comes in time.
+
+        None waits as long as the run may. A program that is no run of /v1/runs gets no input: it is told at once.
+        """
+
+    async def publish(self, topic: str, data: Any) -> None:
+        """Tells all programs of this owner that subscribe to a topic, whichever process they run in.
+
+        A topic keeps its newest messages only; who is too slow finds out by `missed`. At most 64 KiB as JSON.
+        """
+
+    async def subscribe(self, topic: str) -> Subscription:
+        """Hears what is published on a topic from now on."""
+
+    async def push(self, queue: str, data: Any, *, timeout_s: float | None = 0.0) -> None:
+        """Adds to a queue of this owner's programs, of which each message is pulled once.
+
+        A full queue is waited for, `timeout_s` seconds, then raises `limit_exceeded`. At most 64 KiB as JSON.
+        """
+
+    async def pull(self, queue: str, *, timeout_s: float | None = None) -> Any:
+        """Takes the oldest message of a queue; raises `receive_timeout` if none comes in time."""
 
     async def sleep(self, seconds: float) -> None:
         """Waits."""

@@ -91,6 +91,7 @@ class ProgramWork:
                 "generations": used.num_generations,
                 "contexts": used.num_contexts,
                 "max_contexts": used.max_contexts,
+                "children": used.num_children,
                 "output_bytes": used.output_bytes,
                 "log_bytes": used.log_bytes,
                 "wall_s": round(used.wall_s, 6),

@@ -21,6 +21,7 @@ class RunUsage(TypedDict):
     generations: int
     contexts: int
     max_contexts: int
+    children: int
     output_bytes: int
     log_bytes: int
     wall_s: float

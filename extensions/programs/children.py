@@ -1,0 +1,116 @@
+"""Programs that a program starts: they end with it, and what they use counts against its limits too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from extensions.errors import ArgumentsInvalid, ProgramError, ProgramInvalid, SandboxUnavailable
+from extensions.programs.faults import fault, invalid
+from extensions.programs.generating import Usage
+from extensions.programs.jsons import copied
+from extensions.programs.request import ProgramOutcome
+
+if TYPE_CHECKING:
+    from extensions.programs.run import ProgramRun
+    from extensions.programs.scope import RunScope
+
+MAX_NAME_CHARS = 200
+
+
+class ChildResult(NamedTuple):
+    """See `ChildResult` in the stubs."""
+
+    text: str
+    result: Any
+    message: dict[str, Any] | None
+    finish_reason: str
+    exec_path: str
+    usage: Usage
+    logs: str
+
+
+class ChildCalls:
+    """What `lm` can do with other programs."""
+
+    _scope: RunScope
+
+    async def run(
+        self,
+        name: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        limits: Mapping[str, float] | None = None,
+    ) -> ChildResult:
+        """Runs another program to its end."""
+        scope = self._scope
+        source = scope.world.children
+        if source is None:
+            raise fault("capability_missing", "programs cannot start programs here")
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_CHARS:
+            raise invalid(f"name must be a text of 1 to {MAX_NAME_CHARS} characters")
+        given = _messages(scope.request.messages if messages is None else messages)
+        asked = copied({} if args is None else args, "args")
+        if not isinstance(asked, dict):
+            raise invalid("args must be a dict")
+        number = scope.guard.open_child()
+        request = replace(
+            scope.request,
+            messages=given,
+            prompt=scope.request.prompt if messages is None else "",
+            args=asked,
+            stream=False,
+            id=f"{scope.request.id}.{number}",
+        )
+        try:
+            program = await source.find(name)
+            allowed = scope.guard.limits.narrowed(limits or {})
+            run = await scope.launch(
+                program,
+                request,
+                limits=scope.guard.left_of(allowed),
+                world=replace(scope.world, inbox=None),
+                parent=scope.guard,
+            )
+        except (ArgumentsInvalid, ProgramInvalid, SandboxUnavailable) as error:
+            raise _refused(error) from None
+        return await self._finished(run, name)
+
+    async def _finished(self, run: ProgramRun, name: str) -> ChildResult:
+        try:
+            outcome = await run.result()
+        except ProgramError as error:
+            raise fault("child_failed", f"{name}: {error.code}: {error.message}") from None
+        finally:
+            self._scope.guard.absorb(run.usage)
+        return _result(outcome)
+
+
+def _refused(error: ProgramError) -> Exception:
+    if isinstance(error, ArgumentsInvalid):
+        return invalid(error.message)
+    return fault("program_invalid" if isinstance(error, ProgramInvalid) else "server_busy", error.message)
+
+
+def _messages(messages: object) -> list[dict[str, Any]]:
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise invalid("messages must be a list of messages")
+    found = copied(list(messages), "messages")
+    if not all(isinstance(message, dict) for message in found):
+        raise invalid("messages must be a list of messages")
+    return list(found)
+
+
+def _result(outcome: ProgramOutcome) -> ChildResult:
+    used = outcome.usage
+    return ChildResult(
+        text=outcome.content or "",
+        result=outcome.result,
+        message=None if outcome.message is None else dict(outcome.message),
+        finish_reason=outcome.finish_reason,
+        exec_path=outcome.exec_path,
+        usage=Usage(used.num_prompt_tokens, used.num_cached_tokens, used.num_completion_tokens),
+        logs=outcome.logs,
+    )
