@@ -13,7 +13,7 @@ import msgspec
 
 from engine.contexts.commands import ContextInfo
 from engine.errors import SequenceNotFound
-from engine.request import GenerateRequest, Readout
+from engine.request import GenerateRequest, Readout, TokenLogprob
 from engine.sampling.params import SamplingParams
 from extensions.generation import Generation
 from extensions.held_stream import HeldStream
@@ -116,9 +116,17 @@ class LiveContext(History):
         return distribution
 
     async def score(self, continuations: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probabilities of each token of some continuations; the context does not change.
+        """Log-probabilities of each token of some continuations; see `examine`."""
+        return [[one.logprob for one in found] for found in await self.examine(continuations)]
+
+    async def examine(self, continuations: Sequence[Sequence[int]], top: int = 0) -> list[list[TokenLogprob]]:
+        """What the model thinks of each token of some continuations; the context does not change.
 
         All are computed together, and what they share is computed once.
+
+        Args:
+            continuations: Token ids of each.
+            top: Likeliest tokens to report for each place.
 
         Raises:
             ValueError: The context is released, busy or empty, or an id is outside of the vocabulary.
@@ -135,16 +143,16 @@ class LiveContext(History):
         try:
             for branch, continuation in zip(branches, continuations, strict=True):
                 branch.append(continuation)
-            return await gather_all([branch._score_from(self.length) for branch in branches])
+            return await gather_all([branch._examine_from(self.length, top) for branch in branches])
         finally:
             for branch in branches:
                 branch.release()
 
-    async def _score_from(self, start: int) -> list[float]:
-        """Log-probabilities of the tokens from a position on."""
+    async def _examine_from(self, start: int, top: int) -> list[TokenLogprob]:
+        """Reports of the tokens from a position on."""
         if start == self.length:
             return []
-        options = GenerateOptions(sampling=SamplingParams(max_tokens=0), prompt_logprobs=0)
+        options = GenerateOptions(sampling=SamplingParams(max_tokens=0), prompt_logprobs=top)
         stream = await self._submit(options, logprobs_start=start)
         stream.on_close = lambda: self._take_in(stream, 0)
         return await read_logprobs(stream)

@@ -9,23 +9,24 @@ from typing import Any, TypeVar
 from engine import errors
 from engine.client import EventStream
 from engine.reports import rebuild
+from engine.request import TokenLogprob
 
 Result = TypeVar("Result")
 
 
-async def read_logprobs(stream: EventStream) -> list[float]:
-    """The log-probabilities that a request for them gives; closes its stream.
+async def read_logprobs(stream: EventStream) -> list[TokenLogprob]:
+    """The reports that a request for log-probabilities gives; closes its stream.
 
     Raises:
         EngineStopped: The engine is gone.
         EngineError: The engine gave the request up.
     """
-    found: list[float] = []
+    found: list[TokenLogprob] = []
     try:
         async for event in stream:
             if event.error is not None:
                 raise rebuild(event.error)
-            found += [entry.logprob for entry in event.prompt_logprobs or ()]
+            found += event.prompt_logprobs or ()
             if event.finish_reason is not None:
                 return found
     finally:

@@ -220,9 +220,8 @@ class ScriptContext:
         found = await self._examined(all_ids, num_top or 0)
         if num_top is None:
             return [[one.logprob for one in each] for each in found]
-        spelling = self._scope.text.tokenizer.spelling
         return [
-            [reported(spelling, token, one) for token, one in zip(ids, each, strict=True)]
+            [reported(self._scope, token, one) for token, one in zip(ids, each, strict=True)]
             for ids, each in zip(all_ids, found, strict=True)
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -70,8 +70,9 @@ def _shown(token: TokenText) -> TokenLogprob:
     return TokenLogprob(token.token_id, token.text, token.logprob or 0.0, top)
 
 
-def reported(spelling: Callable[[int], Spelling], token: int, found: EngineLogprob) -> TokenLogprob:
-    """What a script sees of a token that was given."""
+def reported(scope: RunScope, token: int, found: EngineLogprob) -> TokenLogprob:
+    """What a script sees of a token that it gave itself."""
+    spelling = scope.text.tokenizer.spelling
     top = [
         Candidate(other, spelling(other).text, logprob)
         for other, logprob in zip(found.top_ids, found.top_logprobs, strict=True)

@@ -294,13 +294,18 @@ async def test_scores_are_the_log_probabilities_of_fresh_distributions_and_the_h
     context = runtime.open_context(prompt)
     continuations = [[7, 8, 9], [7], [], [200, 201]]
     scores = await context.score(continuations)
+    reports = await context.examine(continuations, 2)
     assert [len(one) for one in scores] == [3, 1, 0, 2]
     assert context.token_ids == prompt
-    for continuation, found in zip(continuations, scores, strict=True):
+    for continuation, found, seen in zip(continuations, scores, reports, strict=True):
         history = runtime.open_context(prompt)
-        for token_id, logprob in zip(continuation, found, strict=True):
+        for token_id, logprob, report in zip(continuation, found, seen, strict=True):
             fresh = await history.next(top=-1)
             assert logprob == pytest.approx(fresh.logprobs[token_id], abs=2e-3)
+            assert report.logprob == pytest.approx(logprob, abs=2e-3)
+            best = sorted(fresh.logprobs, reverse=True)[:2]
+            assert report.top_logprobs == pytest.approx(best, abs=2e-3)
+            assert [fresh.logprobs[one] for one in report.top_ids] == pytest.approx(best, abs=2e-3)
             history.append([token_id])
         history.release()
     context.release()

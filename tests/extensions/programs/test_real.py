@@ -94,6 +94,20 @@ async def test_forked_and_rewound_generations_give_those_tokens_too(real: Stage)
     assert seen == [expected, expected]
 
 
+async def test_a_guess_is_checked_in_one_pass(real: Stage) -> None:
+    greedy, scored = await real.value(
+        """
+        ctx = await lm.context(request.messages)
+        start = await ctx.mark()
+        greedy = (await ctx.generate(max_tokens=6, temperature=0.0, template_stops=False)).tokens
+        await ctx.rewind(start)
+        scored = (await ctx.score([greedy], top=1))[0]
+        return [greedy, [[one.token, one.top[0].token, one.text == one.top[0].text] for one in scored]]
+        """
+    )
+    assert scored == [[token, token, True] for token in greedy]
+
+
 async def test_pages_are_free_once_a_run_has_ended_however_it_ends(real: Stage) -> None:
     await real.run(main_of("ctx = await lm.context('hello ' * 40)\nawait (await ctx.fork()).generate(max_tokens=9)"))
     with pytest.raises(ScriptLimitExceeded):

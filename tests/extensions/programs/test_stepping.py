@@ -174,6 +174,7 @@ async def test_generations_that_main_leaves_open_are_ended(stage: Stage) -> None
         ("other.generation(temperature=9)", "temperature must be between"),
         ("other.next(top='some')", "or 'all'"),
         ("other.score('text')", "continuations must be a list of texts"),
+        ("other.score(['a'], top=21)", "top must be a whole number from 0 to 20"),
         ("other.score([3])", "continuations[0] must be a list of token ids"),
         ("other.choose([])", "at least one"),
         ("(await lm.context()).next()", "the context is empty"),
