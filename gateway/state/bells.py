@@ -1,0 +1,100 @@
+"""News of what changed in Redis, for whoever waits for it in this process: one connection, however many wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.exceptions import RedisError
+
+from gateway.state.store import PREFIX
+
+log = logging.getLogger(__name__)
+
+CHANNEL = f"{PREFIX}bell"
+"""Scripts publish here the name of what they have changed."""
+
+RETRY_S = 0.25
+_TIMEOUT_S = 5.0
+
+
+class Bells:
+    """Rings for names. Belongs to one event loop; connects when somebody first listens.
+
+    A bell that is not heard costs nothing but time: after every loss of the connection all bells ring, and whoever
+    listens looks again.
+
+    Args:
+        url: Of a Redis.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._redis = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+        self._bells: dict[str, set[asyncio.Event]] = {}
+        self._listening: asyncio.Task[None] | None = None
+        self._is_heard = asyncio.Event()
+
+    async def start(self) -> None:
+        """Waits until bells are heard, if that does not take long: what rings from then on is not missed."""
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TIMEOUT_S):
+                await self._is_heard.wait()
+
+    @contextlib.contextmanager
+    def listening(self, name: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the bell of this name rings; clear it before looking."""
+        event = asyncio.Event()
+        self._bells.setdefault(name, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._bells[name].discard(event)
+            if not self._bells[name]:
+                del self._bells[name]
+
+    @property
+    def num_listening(self) -> int:
+        """Who listens now."""
+        return sum(map(len, self._bells.values()))
+
+    async def aclose(self) -> None:
+        """Ends. Idempotent."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
+        with contextlib.suppress(RedisError, OSError):
+            await self._redis.aclose()
+
+    async def _listen(self) -> None:
+        while True:
+            pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+            try:
+                await pubsub.subscribe(CHANNEL)
+                self._is_heard.set()
+                self._ring_all()
+                await self._read(pubsub)
+            except (RedisError, OSError, TimeoutError) as error:
+                log.warning("news of programs are not heard: %r", error)
+            finally:
+                self._is_heard.clear()
+                with contextlib.suppress(RedisError, OSError):
+                    await pubsub.aclose()  # type: ignore[no-untyped-call]
+            await asyncio.sleep(RETRY_S)
+
+    async def _read(self, pubsub: PubSub) -> None:
+        while True:
+            message = await pubsub.get_message(timeout=_TIMEOUT_S)
+            if message is not None:
+                for event in self._bells.get(message["data"].decode(), ()):
+                    event.set()
+
+    def _ring_all(self) -> None:
+        for events in self._bells.values():
+            for event in events:
+                event.set()
