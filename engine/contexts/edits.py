@@ -64,15 +64,24 @@ def cut_edits(edits: Sequence[Edit], length: int) -> tuple[Edit, ...]:
 
 
 def gaps_of(edits: Sequence[Edit], page_size: int) -> list[Gap]:
-    """What edits free, in the order in which it may be freed; no two overlap."""
+    """What edits free, in the order in which it may be freed; no two overlap.
+
+    A page that several edits cover together is free with the last of them.
+    """
     gaps: list[Gap] = []
     freed: set[int] = set()
+    pieces: dict[int, list[tuple[int, int]]] = {}
     for edit in sorted(edits, key=lambda edit: edit.since):
-        if edit.drops:
-            first, last = -(-edit.start // page_size), min(edit.stop, edit.since) // page_size
-            pages = [page for page in range(first, last) if page not in freed]
-            freed.update(pages)
-            gaps += [Gap(low * page_size, high * page_size, edit.since) for low, high in _runs(pages)]
+        start, stop = edit.start, min(edit.stop, edit.since)
+        if edit.drops and start < stop:
+            pages = set(range(-(-start // page_size), stop // page_size))
+            for page in {start // page_size, (stop - 1) // page_size} - pages - freed:
+                pieces.setdefault(page, []).append((start, stop))
+                if _is_covered(page * page_size, (page + 1) * page_size, pieces[page]):
+                    pages.add(page)
+            pages -= freed
+            freed |= pages
+            gaps += [Gap(low * page_size, high * page_size, edit.since) for low, high in _runs(sorted(pages))]
     return gaps
 
 
@@ -84,6 +93,16 @@ def num_plain(edits: Sequence[Edit], gaps: Sequence[Gap]) -> int:
 def num_dropped(gaps: Iterable[Gap]) -> int:
     """Tokens in gaps."""
     return sum(gap.stop - gap.start for gap in gaps)
+
+
+def _is_covered(start: int, stop: int, pieces: Iterable[tuple[int, int]]) -> bool:
+    for low, high in sorted(pieces):
+        if low > start:
+            return False
+        start = max(start, high)
+        if start >= stop:
+            return True
+    return False
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
