@@ -82,6 +82,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         generates=model_config.has_head,
         num_parameters=num_parameters(loaded.model),
         load_s=time.perf_counter() - started_s,
+        incarnation=time.time_ns() // 1_000_000,
     )
     return EngineLoop(
         info=info,
@@ -158,6 +159,7 @@ def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo, win
         fingerprint=info.fingerprint,
         kv_dtype=f"{info.kv_dtype} of {info.step}, {info.dtype} weights",
         prefix_cache=config.kv.prefix_cache,
+        page_kib=info.page_kib,
     )
     return Scheduler(
         kv,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import ContextTooLong, InvalidRequest, UnsupportedReadout
 from engine.request import EngineInfo, GenerateRequest, ProgramSpec, TokenEvent
 from engine.sampling.params import MAX_LOGPROBS
-from engine.stats import EngineStats
+from engine.stats import AccountCharge, EngineStats
 
 
 class EventStream(Protocol):
@@ -47,6 +47,11 @@ class EngineClient(Protocol):
     @property
     def stats(self) -> EngineStats:
         """The newest snapshot received; at most about a second old while the engine works."""
+        ...
+
+    @property
+    def charges(self) -> Mapping[str, AccountCharge]:
+        """What the KV of each account has come to since the engine's `incarnation` began; at most a second old."""
         ...
 
     @property

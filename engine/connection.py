@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -14,7 +15,7 @@ from engine.errors import EngineStopped
 from engine.messages import Command, Hello, decode_frame, encode
 from engine.request import EngineInfo, GenerateRequest
 from engine.socket_reader import SocketReader
-from engine.stats import EngineStats
+from engine.stats import AccountCharge, EngineStats
 from engine.streams import RequestStream, StreamTable
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class EngineConnection:
         self._streams = StreamTable(self._send)
         self._info: EngineInfo | None = None
         self._stats = EngineStats()
+        self._charges: dict[str, AccountCharge] = {}
         self._welcomed = asyncio.Event()
         self._readers: list[SocketReader] = []
 
@@ -64,6 +66,11 @@ class EngineConnection:
     def stats(self) -> EngineStats:
         """See `EngineClient.stats`."""
         return self._stats
+
+    @property
+    def charges(self) -> Mapping[str, AccountCharge]:
+        """See `EngineClient.charges`."""
+        return self._charges
 
     @property
     def is_ready(self) -> bool:
@@ -128,6 +135,8 @@ class EngineConnection:
             self._welcomed.set()
         if frame.stats is not None:
             self._stats = frame.stats
+        if frame.charges:
+            self._charges.update((charge.account, charge) for charge in frame.charges)
         self._streams.dispatch(frame)
 
     def _broke(self, error: Exception) -> None:
@@ -138,6 +147,7 @@ class EngineConnection:
     def _lost(self, message: str) -> None:
         self._info = None
         self._stats = EngineStats()
+        self._charges = {}
         self._welcomed.clear()
         self._streams.fail_all(message)
 

@@ -28,7 +28,7 @@ from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
 from engine.runner.runner import ModelRunner, StepHandle
 from engine.scheduling.batch import Batch
 from engine.scheduling.scheduler import Scheduler
-from engine.stats import EngineStats
+from engine.stats import AccountCharge, EngineStats
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,13 @@ class EngineLoop:
         stats = self._scheduler.stats
         stats.step_ms = self._step_ms
         return stats
+
+    @property
+    def charges(self) -> list[AccountCharge]:
+        """What the KV of every account has come to, up to now."""
+        meter = self._scheduler.kv.meter
+        meter.tick()
+        return list(meter.charges())
 
     def warm_up(self) -> None:
         """Starts what the first request with a constraint would otherwise wait for; returns at once."""

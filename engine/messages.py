@@ -13,7 +13,7 @@ from engine.contexts.commands import (
     TruncateContext,
 )
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
-from engine.stats import EngineStats
+from engine.stats import AccountCharge, EngineStats
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -106,6 +106,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
         stats: About once a second.
         info: In answer to `Hello`.
         contexts: In answer to `DescribeContext`.
+        charges: About once a second: the accounts whose KV cost something since then; all of them after `Hello`.
     """
 
     events: list[TokenEvent] = []
@@ -114,11 +115,14 @@ class Frame(msgspec.Struct, omit_defaults=True):
     stats: EngineStats | None = None
     info: EngineInfo | None = None
     contexts: list[ContextDescribed] = []
+    charges: list[AccountCharge] = []
 
     @property
     def is_empty(self) -> bool:
         """True if it is not worth sending."""
-        return not (self.events or self.accepted or self.refused or self.stats or self.info or self.contexts)
+        return not (
+            self.events or self.accepted or self.refused or self.stats or self.info or self.contexts or self.charges
+        )
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -177,6 +177,8 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
         embedding: On the last event if asked for: `hidden_size` little-endian float32 values, not normalised.
         proposal: Of a stepped request: the token drawn, not taken yet.
         distribution: What it was drawn from, if asked for.
+        kv_kib_ms: What was charged so far for the pages of this sequence, or of its held context since that was
+            opened, in KiB times milliseconds.
     """
 
     request_id: str
@@ -191,6 +193,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
     embedding: bytes | None = None
     proposal: int | None = None
     distribution: Distribution | None = None
+    kv_kib_ms: int = 0
 
 
 class ErrorReport(msgspec.Struct, frozen=True, array_like=True):
@@ -232,6 +235,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         page_size: Tokens a KV page.
         num_pages: Pages in the pool.
         page_bytes: Bytes of one page over all layers.
+        incarnation: Rises with every start of an engine process: charges count from its start.
         device: `cpu`, `cuda:0`...
         step: What computes a step: `torch`, or `native` and the form of it, e.g. `native avx512`.
         dtype: Of the weights.
@@ -263,6 +267,13 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_parameters: int
     load_s: float
     generates: bool = True
+    incarnation: int = 0
+
+    @property
+    def page_kib(self) -> int:
+        """KiB that one page is charged as."""
+        return -(-self.page_bytes // 1024)
+
 
     @property
     def pool_tokens(self) -> int:

@@ -20,6 +20,7 @@ from engine.contexts.edits import NEVER
 from engine.contexts.held import HeldContext
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import PrefixName
+from engine.kv.meter import Payer
 from engine.programs.session import ProgramSession
 from engine.request import GenerateRequest, Pooling, TokenLogprob
 from engine.sampling.params import SamplingParams
@@ -43,6 +44,7 @@ class Sequence:
         arrival: Rises with every sequence the engine accepts.
         seed: Resolved seed.
         stop_ids: Tokens that end it.
+        payer: Whom the KV meter charges for it; its context's, if it has one.
         token_ids: Prompt and known output.
         num_in_flight: Sampled tokens whose ids the host does not know yet.
         num_scheduled: Tokens handed to the device in the present run.
@@ -76,6 +78,7 @@ class Sequence:
     arrival: int
     seed: int
     stop_ids: frozenset[int]
+    payer: Payer
     token_ids: list[int] = field(default_factory=list)
     status: SequenceStatus = SequenceStatus.WAITING
     num_in_flight: int = 0

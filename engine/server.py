@@ -45,6 +45,7 @@ from engine.messages import (
 )
 from engine.reports import report
 from engine.request import GenerateRequest, TokenEvent
+from engine.stats import AccountCharge
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ class EngineServer:
         self._gateways: dict[bytes, _Gateway] = {}
         self._owners: dict[str, _Gateway] = {}
         self._preparing: dict[str, _Preparing] = {}
+        self._charges: dict[str, AccountCharge] = {}
         self._stats_due_s = 0.0
         self._parent_due_s = 0.0
         self._poller = zmq.Poller()
@@ -161,6 +163,7 @@ class EngineServer:
             case Hello():
                 gateway.frame.info = self._loop.info
                 gateway.frame.stats = self._loop.stats
+                gateway.frame.charges = self._loop.charges
             case Submit(request):
                 self._take(gateway, request)
             case Abort(request_id) if request_id in self._preparing:
@@ -256,11 +259,19 @@ class EngineServer:
         now = time.monotonic()
         if now >= self._stats_due_s:
             self._stats_due_s = now + STATS_INTERVAL_S
+            charges = self._take_charges()
             for gateway in self._gateways.values():
                 gateway.frame.stats = self._loop.stats
+                gateway.frame.charges = gateway.frame.charges or charges
         for gateway in tuple(self._gateways.values()):
             if not gateway.frame.is_empty:
                 self._send(gateway)
+
+    def _take_charges(self) -> list[AccountCharge]:
+        """Accounts whose charge or level is another than when this was last asked."""
+        changed = [charge for charge in self._loop.charges if self._charges.get(charge.account) != charge]
+        self._charges.update((charge.account, charge) for charge in changed)
+        return changed
 
     def _send(self, gateway: _Gateway) -> None:
         frame, gateway.frame = gateway.frame, Frame()

@@ -5,6 +5,20 @@ from __future__ import annotations
 import msgspec
 
 
+class AccountCharge(msgspec.Struct, frozen=True, array_like=True):
+    """What KV one account has held.
+
+    Attributes:
+        account: The label that requests and contexts brought.
+        total_kib_ms: KiB times milliseconds since the engine process began; only grows.
+        level_kib: What it pays for now.
+    """
+
+    account: str
+    total_kib_ms: int
+    level_kib: int
+
+
 class EngineStats(msgspec.Struct, kw_only=True):
     """A snapshot. Totals only grow within one life of the engine.
 

@@ -188,3 +188,4 @@ def _merge(waiting: TokenEvent, event: TokenEvent) -> None:
     waiting.error = event.error
     waiting.proposal = event.proposal
     waiting.distribution = event.distribution
+    waiting.kv_kib_ms = event.kv_kib_ms

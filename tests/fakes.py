@@ -32,7 +32,7 @@ from engine.request import (
     TokenEvent,
     TokenLogprob,
 )
-from engine.stats import EngineStats
+from engine.stats import AccountCharge, EngineStats
 from engine.text.chat_template import ChatTemplate
 from engine.text.model import TextModel
 from engine.text.tokenizer import Tokenizer
@@ -273,6 +273,7 @@ class ScriptedEngine:
         streams: Those that run, by id.
         refusal: Raised by the next submissions if not None.
         num_cached_tokens: Reported for every request.
+        charges: What the KV of each account is said to have come to; a test may fill it.
         contexts: Held contexts. A request on one has its history as `prompt_ids` in `requests` and in scripts.
     """
 
@@ -283,6 +284,7 @@ class ScriptedEngine:
         self.streams: dict[str, ScriptedStream] = {}
         self.refusal: EngineError | None = None
         self.num_cached_tokens = 0
+        self.charges: dict[str, AccountCharge] = {}
         self.contexts = ScriptedContexts()
         self._stats = EngineStats(num_pages=num_pages, num_finished={"stop": 0})
         end = text.tokenizer.encode("<|end|>", add_special=False)[0]

@@ -70,6 +70,7 @@ class ContextInfo(msgspec.Struct, frozen=True, kw_only=True):
         num_shared_pages: Those of them that others hold too, the prefix cache included.
         residency: Where its KV is.
         recomputable: Its KV can be computed again from its tokens.
+        kv_kib_ms: What its account was charged for it since it was opened, in KiB times milliseconds.
     """
 
     length: int
@@ -78,3 +79,4 @@ class ContextInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_shared_pages: int = 0
     residency: Residency = "tokens"
     recomputable: bool = True
+    kv_kib_ms: int = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.contexts.edits import NEVER, Edit, Gap, gaps_of, num_dropped, num_plain
 from engine.kv.block_table import BlockTable
+from engine.kv.meter import Payer
 
 if TYPE_CHECKING:
     from engine.sequence import Sequence
@@ -20,7 +21,7 @@ class HeldContext:
 
     Attributes:
         context_id: Its name.
-        account: Opaque label that the KV meter charges.
+        payer: Whom the KV meter charges; through all its pages' comings and goings.
         salt: Prefix pages are shared only with those of the same salt.
         family: Those that came of one beginning by forks, this one included; they look at each other for pages.
         token_ids: The history; the sequence that computes on it appends to this very list.
@@ -38,7 +39,7 @@ class HeldContext:
     """
 
     context_id: str
-    account: str
+    payer: Payer
     salt: str
     family: set[HeldContext] = field(default_factory=set)
     token_ids: list[int] = field(default_factory=list)

@@ -25,13 +25,13 @@ class ContextPages:
         """A context with the same history gets the same pages."""
         new.set_edits(context.edits, self._kv.page_size)
         if context.table is not None:
-            new.table = self._kv.fork(context.table, context.num_computed - context.num_dropped)
+            new.table = self._kv.fork(context.table, context.num_computed - context.num_dropped, new.payer)
             new.num_computed = context.num_computed
             new.set_gaps(list(context.gaps))
 
     def adopt(self, context: HeldContext, table: BlockTable, num_tokens: int) -> None:
         """A context gets the first pages of a relative instead of its own; no edit reaches into them."""
-        shared = self._kv.fork(table, num_tokens)
+        shared = self._kv.fork(table, num_tokens, context.payer)
         self.give_up(context)
         context.table, context.num_computed = shared, num_tokens
 

@@ -68,6 +68,7 @@ class ContextRegistry:
         context = self._contexts.get(context_id)
         if context is None:
             return ContextInfo(length=0)
+        self._kv.meter.tick()
         sequence = context.sequence
         is_running = sequence is not None and sequence.is_running
         table, num_computed = context.table, context.num_computed
@@ -79,6 +80,7 @@ class ContextRegistry:
             num_pages=0 if table is None else len(table.pages),
             num_shared_pages=0 if table is None else self._kv.num_shared(table),
             residency="tokens" if table is None else "device",
+            kv_kib_ms=context.payer.kib_ms,
         )
 
     # -- what owners ask for --------------------------------------------------------------------------------------
@@ -87,7 +89,8 @@ class ContextRegistry:
         """Does as told; what names no context, or one that exists already, is ignored."""
         if isinstance(command, OpenContext):
             if command.context_id not in self._contexts:
-                self._add(HeldContext(command.context_id, command.account, command.salt))
+                payer = self._kv.meter.payer(command.account)
+                self._add(HeldContext(command.context_id, payer, command.salt))
             return
         context = self._contexts.get(command.context_id)
         if context is None:
@@ -226,7 +229,8 @@ class ContextRegistry:
         for context_id in new_ids:
             if context_id in self._contexts:
                 continue
-            new = HeldContext(context_id, context.account, context.salt, context.family, list(context.token_ids))
+            payer = self._kv.meter.payer(context.payer.account)
+            new = HeldContext(context_id, payer, context.salt, context.family, list(context.token_ids))
             self._pages.share(context, new)
             self._add(new)
 

@@ -15,13 +15,14 @@ Not here: tensors (`engine.kv.storage`) and when to do what (`engine.scheduling`
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.errors import OutOfPages
 from engine.kv.block_table import BlockTable
 from engine.kv.identity import page_key, root_key
-from engine.kv.pages import PagePool
+from engine.kv.meter import KVMeter, Payer, monotonic_ms
+from engine.kv.pages import Claim, PagePool
 from engine.kv.prefix import PrefixCache
 
 PageCopy = tuple[int, int]
@@ -63,10 +64,31 @@ class KVUsage:
 
 
 class KVManager:
-    """Pages for sequences. Every call either succeeds or changes nothing."""
+    """Pages for sequences. Every call either succeeds or changes nothing.
+
+    Args:
+        num_pages: Pages in the pool.
+        page_size: Tokens a page.
+        fingerprint: Of the model; part of every name.
+        kv_dtype: Format of K and V, and whatever else of their making tells them apart; part of every name.
+        prefix_cache: Keep finished pages for reuse.
+        page_kib: KiB that a page is charged as.
+        clock: The meter's; whole milliseconds.
+
+    Attributes:
+        meter: Who pays for the pages.
+    """
 
     def __init__(
-        self, *, num_pages: int, page_size: int, fingerprint: str, kv_dtype: str, prefix_cache: bool = True
+        self,
+        *,
+        num_pages: int,
+        page_size: int,
+        fingerprint: str,
+        kv_dtype: str,
+        prefix_cache: bool = True,
+        page_kib: int = 1,
+        clock: Callable[[], int] = monotonic_ms,
     ) -> None:
         self.page_size = page_size
         self.num_pages = num_pages
@@ -75,6 +97,7 @@ class KVManager:
         self._caches = prefix_cache
         self._pool = PagePool(num_pages)
         self._cache = PrefixCache(self._pool)
+        self.meter = KVMeter(num_pages=num_pages, page_kib=page_kib, clock=clock)
 
     @property
     def usage(self) -> KVUsage:
@@ -111,29 +134,44 @@ class KVManager:
         needed = self.pages_for(name.num_tokens) - num_hit
         return needed + num_idle + spare_pages <= self.num_available
 
-    def open(self, name: PrefixName, *, expected_tokens: int) -> tuple[BlockTable, int]:
+    def open(self, name: PrefixName, *, expected_tokens: int, payer: Payer | None = None) -> tuple[BlockTable, int]:
         """Begins a table, with whatever leading pages the cache has; at least one token is left to compute.
 
         Args:
             name: Of all tokens known now.
             expected_tokens: Length the sequence may grow to; pages are placed with room for it, within reason.
+            payer: Who is charged for the pages; None for an account without a name.
 
         Returns:
             The table and how many of the tokens it holds already.
         """
+        self.meter.tick()
         pages = self._cache.match(name.keys)
-        table = BlockTable(root=name.root, pages=array("i", pages), keys=name.keys[: len(pages)])
+        payer = self.meter.payer("") if payer is None else payer
+        table = BlockTable(payer, name.root, array("i", pages), name.keys[: len(pages)])
+        for page in pages:
+            self.meter.hold(page, table)
+        self._settle()
         growth = min(expected_tokens, name.num_tokens + GROWTH_PAGES * self.page_size)
         table.claim = self._pool.claim(self.pages_for(growth) - len(pages))
         return table, len(pages) * self.page_size
 
-    def fork(self, table: BlockTable, num_tokens: int) -> BlockTable:
-        """A table that shares the pages of the first `num_tokens` positions; writes to shared pages copy them."""
+    def fork(self, table: BlockTable, num_tokens: int, payer: Payer | None = None) -> BlockTable:
+        """A table that shares the pages of the first `num_tokens` positions; writes to shared pages copy them.
+
+        Args:
+            table: Whose pages.
+            num_tokens: How many positions of it.
+            payer: Who is charged for what the new table holds once it is first in line; None for the old one's.
+        """
+        self.meter.tick()
         pages = table.pages[: self.pages_for(num_tokens)]
+        num_full = num_tokens // self.page_size
+        new = BlockTable(table.payer if payer is None else payer, table.root, pages, table.keys[:num_full])
         for page in pages:
             self._pool.share(page)
-        num_full = num_tokens // self.page_size
-        return BlockTable(root=table.root, pages=pages, keys=table.keys[:num_full])
+            self.meter.hold(page, new)
+        return new
 
     def owns(self, table: BlockTable, position: int) -> bool:
         """True if a position lies in a page that the table has to itself: reserving it alone would change nothing."""
@@ -156,6 +194,7 @@ class KVManager:
         missing = self._pages_missing(table, start, stop)
         if missing > self.num_available:
             raise OutOfPages(missing, self.num_available)
+        self.meter.tick()
         self._cache.evict(missing - self._pool.num_free)
         copies = []
         for index in range(start // self.page_size, self.pages_for(stop)):
@@ -164,25 +203,30 @@ class KVManager:
             elif self._pool.refs(table.pages[index]) > 1:
                 shared, table.pages[index] = table.pages[index], self._allocate(table)
                 copies.append((shared, table.pages[index]))
-                self._drop(shared)
+                self._drop(shared, table)
+        self._settle()
         return copies
 
     def truncate(self, table: BlockTable, num_tokens: int) -> None:
         """Gives up all pages that hold none of the first `num_tokens` positions, and the room to grow."""
+        self.meter.tick()
         num_pages = self.pages_for(num_tokens)
         for page in reversed(table.pages[num_pages:]):
-            self._drop(page)
+            self._drop(page, table)
         del table.pages[num_pages:]
         del table.keys[num_tokens // self.page_size :]
         self._give_up_room(table)
+        self._settle()
 
     def drop_pages(self, table: BlockTable, start: int, stop: int) -> None:
         """Gives up the pages of positions in the middle, whole ones: what lies after them moves up by as much."""
+        self.meter.tick()
         first, last = start // self.page_size, stop // self.page_size
         for page in reversed(table.pages[first:last]):
-            self._drop(page)
+            self._drop(page, table)
         del table.pages[first:last]
         del table.keys[first:]
+        self._settle()
 
     def num_shared(self, table: BlockTable) -> int:
         """Pages of a table that others hold too, the cache included."""
@@ -196,20 +240,26 @@ class KVManager:
 
     def close(self, table: BlockTable, token_ids: Sequence[int]) -> None:
         """Ends a table: full pages of the computed `token_ids` stay in the cache, the rest is free. Idempotent."""
+        self.meter.tick()
         if self._caches and table.pages:
             keys = self._extend_keys(table, token_ids)
             self._cache.insert(keys, table.pages[: len(keys)], adopt_duplicates=True)
         for page in reversed(table.pages):
-            self._drop(page)
+            self._drop(page, table)
         del table.pages[:]
         self._give_up_room(table)
+        self._settle()
 
     def clear_cache(self) -> int:
         """Frees every idle page and returns how many."""
-        return self._cache.evict(self.num_pages)
+        self.meter.tick()
+        num_freed = self._cache.evict(self.num_pages)
+        self._settle()
+        return num_freed
 
     def check_integrity(self, tables: Iterable[BlockTable]) -> None:
-        """Raises AssertionError unless references, free pages and cache agree with the given living tables."""
+        """Raises AssertionError unless references, free pages, cache and meter agree with the given living tables."""
+        tables = list(tables)
         self._cache.check_integrity()
         expected = [0] * self.num_pages
         for table in tables:
@@ -222,6 +272,7 @@ class KVManager:
         free = self._pool.free_pages()
         assert free == [page for page in range(self.num_pages) if expected[page] == 0]
         assert self._pool.num_free == len(free)
+        self.meter.check_integrity(tables, self.num_pages - self._pool.num_free, self._cache.num_idle)
 
     def _extend_keys(self, table: BlockTable, token_ids: Sequence[int]) -> list[bytes]:
         self._chain(table.root, table.keys, token_ids, len(token_ids) // self.page_size)
@@ -240,12 +291,18 @@ class KVManager:
         return shared + max(0, last - len(table.pages))
 
     def _allocate(self, table: BlockTable) -> int:
+        page = self._pool.allocate(*self._place(table))
+        self.meter.hold(page, table)
+        return page
+
+    def _place(self, table: BlockTable) -> tuple[int | None, Claim | None]:
+        """Where the next page of a table should lie."""
         following = table.pages[-1] + 1 if table.pages else None
         if following is None:
             following = table.claim.start if table.claim else None
         elif not self._pool.may_take(following, table.claim):
             self._reclaim(table)
-        return self._pool.allocate(following, table.claim)
+        return following, table.claim
 
     def _reclaim(self, table: BlockTable) -> None:
         """The table outgrew its claim: place what follows where there is room again."""
@@ -257,9 +314,14 @@ class KVManager:
             self._pool.unclaim(table.claim)
             table.claim = None
 
-    def _drop(self, page: int) -> None:
+    def _drop(self, page: int, table: BlockTable) -> None:
+        self.meter.release(page, table)
         self._pool.release(page)
         self._cache.released(page)
+
+    def _settle(self) -> None:
+        """Tells the meter what the pool looks like after a change."""
+        self.meter.pool(self.num_pages - self._pool.num_free, self._cache.num_idle)
 
 
 def _differences(actual: Sequence[int], expected: Sequence[int]) -> dict[int, tuple[int, int]]:

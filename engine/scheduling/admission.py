@@ -110,7 +110,7 @@ class Admission:
             leader = sequence.leader
             assert leader is not None
             assert leader.table is not None
-            sequence.table = self._kv.fork(leader.table, shared)
+            sequence.table = self._kv.fork(leader.table, shared, sequence.payer)
             return shared, leader.num_cached
         context = sequence.context
         if context is not None and context.table is not None:
@@ -118,7 +118,9 @@ class Admission:
             self._contexts.enter(sequence)
             return num_held, num_held
         assert sequence.name is not None
-        sequence.table, num_held = self._kv.open(sequence.name, expected_tokens=sequence.max_total)
+        sequence.table, num_held = self._kv.open(
+            sequence.name, expected_tokens=sequence.max_total, payer=sequence.payer
+        )
         return num_held, num_held
 
     def _shared_prompt(self, sequence: Sequence) -> int:

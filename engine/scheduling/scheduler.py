@@ -9,7 +9,7 @@ known in advance.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 
 from engine.constraints.constraint import Constraint, ConstraintBroken, TokenMask
@@ -17,6 +17,7 @@ from engine.constraints.masks import MaskHandover, Masks
 from engine.contexts.held import HeldContext
 from engine.contexts.registry import ContextRegistry
 from engine.errors import EngineError, ProgramFailed, QueueFull, SequenceNotFound
+from engine.kv.block_table import BlockTable
 from engine.kv.manager import KVManager, PageCopy
 from engine.programs.binding import BoundProgram
 from engine.programs.session import ProgramSession
@@ -119,7 +120,8 @@ class Scheduler:
         context = self.contexts.claim(request.context_id) if request.context_id else None
         for index in range(request.n):
             token_ids = list(request.prompt_ids) if context is None else context.token_ids
-            sequence = Sequence(request, index, next(self._arrivals), seed, stop_ids, token_ids, context=context)
+            payer = self.kv.meter.payer(request.account) if context is None else context.payer
+            sequence = Sequence(request, index, next(self._arrivals), seed, stop_ids, payer, token_ids, context=context)
             sequence.leader = sequences[0] if sequences else None
             sequence.constraint = None if constraint is None else constraint.fork()
             if program is not None:
@@ -214,6 +216,7 @@ class Scheduler:
     def apply(self, batch: Batch, results: ListOf[LaneResult]) -> list[TokenEvent]:
         """Takes in what a step gave; ends sequences that reached their stop. Events are in lane order."""
         self._totals.num_steps += 1
+        self.kv.meter.tick()
         events = []
         for lane, result in zip(batch.lanes, results, strict=True):
             sequence = lane.sequence
@@ -233,14 +236,18 @@ class Scheduler:
         events = []
         for lane in batch.lanes:
             if not lane.sequence.is_finished:
-                events.append(make_event(lane.sequence, [], finish_reason=FinishReason.ERROR, error=error))
-                self._end(lane.sequence, FinishReason.ERROR, keep=False)
+                event = make_event(lane.sequence, [], finish_reason=FinishReason.ERROR, error=error)
+                events.append(self._end_by(event, lane.sequence, keep=False))
         return events
 
-    def check_integrity(self) -> None:
-        """Raises AssertionError unless pages and living sequences agree."""
+    def tables(self) -> Iterator[BlockTable]:
+        """All that hold pages now: running sequences, and contexts on which nobody runs."""
         running = (sequence.table for sequence in self._roster if sequence.table is not None)
-        self.kv.check_integrity(itertools.chain(running, self.contexts.tables()))
+        return itertools.chain(running, self.contexts.tables())
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless pages, what they are charged, and living sequences agree."""
+        self.kv.check_integrity(self.tables())
 
     # -- filling a step -------------------------------------------------------------------------------------------
 
@@ -405,21 +412,24 @@ class Scheduler:
         event = make_event(sequence, token_ids, finish_reason=reason)
         if is_stop:
             event.stop_token_id = last
-        if reason is not None:
-            self._end(sequence, reason)
-        return event
+        return event if reason is None else self._end_by(event, sequence)
 
     def _end_with(self, sequence: Sequence, error: EngineError) -> TokenEvent:
         """Ends a sequence that cannot go on: outside of its language, for one, it must not."""
         event = make_event(sequence, [], finish_reason=FinishReason.ERROR, error=report(error))
-        self._end(sequence, FinishReason.ERROR)
-        return event
+        return self._end_by(event, sequence)
 
     def _complete_prompt(self, sequence: Sequence) -> TokenEvent:
         """Ends a sequence that was to compute its prompt and draw nothing."""
         event = make_event(sequence, [], finish_reason=FinishReason.LENGTH)
         event.embedding = sequence.embedding()
-        self._end(sequence, FinishReason.LENGTH)
+        return self._end_by(event, sequence)
+
+    def _end_by(self, event: TokenEvent, sequence: Sequence, *, keep: bool = True) -> TokenEvent:
+        """Ends a sequence of which an event says so, and adds what its pages came to."""
+        assert event.finish_reason is not None
+        self._end(sequence, event.finish_reason, keep=keep)
+        event.kv_kib_ms = sequence.payer.kib_ms
         return event
 
     def _end(self, sequence: Sequence, reason: FinishReason, *, keep: bool = True) -> None:

@@ -201,7 +201,8 @@ class RandomProgram:
         if len(self._owners) < 12:
             name = self._name()
             self._owners[name] = _Owner([])
-            self._tell(OpenContext(name, salt=self._rng.choice(["", "other"])))
+            salt = self._rng.choice(["", "other"])
+            self._tell(OpenContext(name, f"{salt}/{self._rng.choice('abc')}", salt))
             self.tally["opened"] += 1
 
     def _append(self) -> None:

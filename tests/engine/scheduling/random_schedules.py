@@ -71,6 +71,7 @@ class RandomSchedule:
             n=rng.choice([1, 1, 1, 3]),
             seed=rng.randrange(99),
             salt=rng.choice(["", "other"]),
+            account=rng.choice(["one", "two", "three"]),
             priority=rng.choice([0, 0, 1]),
             prompt_logprobs=rng.choice([None, None, 0]),
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import random
+from collections import Counter, deque
 
 from engine.contexts.commands import ContextCommand, ReleaseContexts
 from engine.kv.manager import KVManager
@@ -14,6 +15,7 @@ from engine.sequence import Sequence
 from tests.engine.scheduling.simulated_device import SimulatedDevice, continuation
 
 SIZE = 4
+PAGE_KIB = 3
 EOS = 7
 
 
@@ -23,6 +25,8 @@ class Rig:
     Attributes:
         fail_next: The next step to finish fails instead.
         num_failed: Steps that failed.
+        now: The meter's clock, in ms; goes on by a random bit before each step and each command.
+        held: Page·ms of tables, by the salt that begins an account's name, up to the last `/`; counted page by page.
     """
 
     def __init__(
@@ -35,8 +39,17 @@ class Rig:
         overlap: bool = True,
         prefix_cache: bool = True,
     ) -> None:
+        self.now = 0
+        self.held: Counter[str] = Counter()
+        self._time = random.Random(num_pages)
         self.kv = KVManager(
-            num_pages=num_pages, page_size=SIZE, fingerprint="sim", kv_dtype="ids", prefix_cache=prefix_cache
+            num_pages=num_pages,
+            page_size=SIZE,
+            fingerprint="sim",
+            kv_dtype="ids",
+            prefix_cache=prefix_cache,
+            page_kib=PAGE_KIB,
+            clock=lambda: self.now,
         )
         self.scheduler = Scheduler(
             self.kv,
@@ -55,7 +68,28 @@ class Rig:
         self.num_failed = 0
         self._failed: set[Sequence] = set()
 
+    def pass_time(self, ms: int) -> None:
+        """Lets time pass, and counts what is held meanwhile without any of the meter's bookkeeping."""
+        pages: dict[str, set[int]] = {}
+        for table in self.scheduler.tables():
+            pages.setdefault(group_of(table.payer.account), set()).update(table.pages)
+        self.held.update({group: len(held) * ms for group, held in pages.items()})
+        self.held["cached"] += self.kv.usage.num_cached * ms
+        self.now += ms
+
+    def check_charges(self) -> None:
+        """Raises AssertionError unless every group of accounts that share pages was charged what it held."""
+        self.kv.meter.tick()
+        charged: Counter[str] = Counter()
+        for charge in self.kv.meter.charges():
+            charged[group_of(charge.account)] += charge.total_kib_ms
+        charged["cached"] = self.kv.meter.overhead_kib_ms
+        for group, held in self.held.items():
+            assert charged[group] == held * PAGE_KIB, group
+        assert charged.total() == self.kv.meter.resident_kib_ms
+
     def step(self) -> Batch:
+        self.pass_time(self._time.choice([0, 1, 7]))
         batch = self.scheduler.schedule()
         self.batches.append(batch)
         self.device.stage(batch)
@@ -67,6 +101,7 @@ class Rig:
 
     def obey(self, command: ContextCommand) -> None:
         assert not isinstance(command, ReleaseContexts)
+        self.pass_time(self._time.choice([0, 0, 3]))
         self.scheduler.contexts.obey(command)
 
     def drain(self, limit: int = 10_000) -> None:
@@ -78,6 +113,7 @@ class Rig:
             self._apply()
         assert not self.scheduler.has_work
         self.scheduler.check_integrity()
+        self.check_charges()
 
     def _apply(self) -> None:
         batch = self.in_flight.popleft()
@@ -107,6 +143,11 @@ class Rig:
         return ends[0] if ends else None
 
 
+def group_of(account: str) -> str:
+    """Accounts of one group share pages, those of others never do: the salt is the first part of their names."""
+    return "salt " + account.partition("/")[0]
+
+
 def make_request(
     name: str,
     prompt: list[int],
@@ -115,6 +156,7 @@ def make_request(
     n: int = 1,
     seed: int = 3,
     salt: str = "",
+    account: str = "",
     priority: int = 0,
     prompt_logprobs: int | None = None,
 ) -> GenerateRequest:
@@ -125,6 +167,7 @@ def make_request(
         sampling=params,
         n=n,
         salt=salt,
+        account=f"{salt}/{account}",
         priority=priority,
         prompt_logprobs=prompt_logprobs,
     )
