@@ -19,6 +19,7 @@ from extensions.errors import GenerationClosed
 from extensions.output import GenerateOptions, GenerationStep, Usage
 from extensions.stopping import StopStrings
 from extensions.token_text import describe_prompt
+from extensions.tracing import GenerationSpan
 
 
 class Generation:
@@ -46,6 +47,7 @@ class Generation:
         self._num_cached_tokens: int | None = None
         self._has_prompt_tokens = options.prompt_logprobs is not None
         self._closing: asyncio.Future[None] | None = None
+        self._span = GenerationSpan(len(prompt_ids), options.n)
 
     @property
     def usage(self) -> Usage:
@@ -74,6 +76,7 @@ class Generation:
         try:
             while True:
                 event = await self._stream.__anext__()
+                self._span.note_token()
                 was_done = self._continuations[event.index].is_done
                 step = self._feed(event)
                 if self._continuations[event.index].is_done and not was_done:
@@ -92,6 +95,7 @@ class Generation:
         """Ends the engine's work for this generation. Idempotent; completes even if the caller is cancelled."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._stream.aclose())
+            self._span.end(sum(one.num_tokens for one in self._continuations), self._num_cached_tokens or 0)
         await asyncio.shield(self._closing)
 
     async def __aenter__(self) -> Generation:

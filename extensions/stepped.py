@@ -20,6 +20,7 @@ from extensions.errors import GenerationClosed
 from extensions.held_stream import HeldStream
 from extensions.output import FinishReason, GenerateOptions, Usage
 from extensions.stopping import StopStrings
+from extensions.tracing import GenerationSpan
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +96,7 @@ class SteppedGeneration:
         self._banned: list[int] = []
         self._end: Step | None = None
         self._is_closed = False
+        self._span = GenerationSpan(len(prompt_ids))
 
     @property
     def usage(self) -> Usage:
@@ -182,6 +184,7 @@ class SteppedGeneration:
     async def aclose(self) -> None:
         """Ends the engine's work. The history keeps what was taken. Idempotent."""
         self._is_closed = True
+        self._span.end(self._continuation.num_tokens, self._num_cached)
         await self._stream.aclose()
 
     async def __aenter__(self) -> SteppedGeneration:

@@ -24,6 +24,7 @@ from gateway.logs import configure_logging
 from gateway.protocol import GatewayProtocol
 from gateway.services import Services
 from gateway.settings import Settings, WorkerSettings
+from gateway.tracing import start_tracing
 
 log = logging.getLogger(__name__)
 
@@ -115,8 +116,12 @@ def run_worker(worker: WorkerSettings) -> None:
     """
     configure_logging(worker.settings)
     text = TextModel.load(worker.model_path)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(worker, text))
+    stop_tracing = start_tracing(worker.settings)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(worker, text))
+    finally:
+        stop_tracing()
 
 
 async def _serve(worker: WorkerSettings, text: TextModel) -> None:
