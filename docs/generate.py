@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from docs import dashboard
 from docs.pages import ROOT, pages
 from docs.tables_cli import cli_reference, exit_code_table
 from docs.tables_clients import clients_table
@@ -59,10 +60,10 @@ def generated_parts(text: str) -> Iterable[str]:
 
 
 def main(paths: Sequence[Path]) -> int:
-    """Rewrites pages in place and says which changed."""
-    for path in paths:
-        before = path.read_text(encoding="utf-8")
-        after = regenerate(before)
+    """Rewrites pages and the dashboard in place and says which changed."""
+    for path in [*paths, dashboard.PATH]:
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        after = dashboard.dashboard() if path == dashboard.PATH else regenerate(before)
         if after != before:
             path.write_text(after, encoding="utf-8")
             print(f"wrote {path.relative_to(ROOT)}")
