@@ -1,0 +1,355 @@
+"""Detached runs, in any Redis: what they are, their events and their input, for every worker of a server.
+
+Bounded for each owner by count, by bytes and by age; the run that ended longest ago goes first. A run belongs to
+whoever works on it by a token: what lost it can write no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import msgspec
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import RedisError
+
+from gateway.state import run_scripts
+from gateway.state.bells import CHANNEL
+from gateway.state.link import connect, unavailable
+from gateway.state.owned import OP_MS, owned_key
+from gateway.state.store import EVENT_WAIT_MS, PREFIX
+
+LEASE_MS = 6_000
+"""A run is given up when its worker has said nothing for so long."""
+
+MAX_INPUTS = 1000
+MAX_INPUT_BYTES = 4 * 2**20
+"""Of one run, over all its time."""
+
+_MAX_FOLLOWERS = 1024
+_TIMEOUT_S = 5.0
+_WHAT = "runs"
+
+Status = Literal["in_progress", "completed", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunBounds:
+    """How much is kept.
+
+    Attributes:
+        runs: Of one owner.
+        bytes: Of all runs of one owner.
+        event_bytes: Of the events of one run; the oldest go.
+        ttl_s: How long a run is kept after its end.
+        live_s: Longest that a run takes.
+    """
+
+    runs: int
+    bytes: int
+    event_bytes: int
+    ttl_s: int
+    live_s: float
+
+    @property
+    def longest_ms(self) -> int:
+        """After so long nothing is left of a run that has just begun."""
+        return self.ttl_s * 1000 + int(self.live_s * 1000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """A run as it is stored.
+
+    Attributes:
+        id: Which.
+        owner: Whose.
+        status: How it is.
+        head: What was known of it from the beginning; JSON.
+        answer: What it came to; JSON, empty before its end.
+        error: Why it failed; JSON or None.
+        created: Unix time in seconds.
+        ended: Unix time in seconds; None before.
+        last: Number of its last event; -1 if there is none.
+        first: Number of the first event that is still there.
+    """
+
+    id: str
+    owner: str
+    status: Status
+    head: dict[str, Any]
+    answer: dict[str, Any]
+    error: dict[str, Any] | None
+    created: int
+    ended: int | None
+    last: int
+    first: int
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more comes of it."""
+        return self.status != "in_progress"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """Events of a run that follow each other.
+
+    Attributes:
+        events: JSON, each on one line.
+        last: Number of the last of them.
+    """
+
+    events: Sequence[bytes]
+    last: int
+
+    @property
+    def data(self) -> bytes:
+        """All of them."""
+        return b"\n".join(self.events)
+
+
+class RunStore:
+    """The store. Belongs to one event loop; connects when first used.
+
+    Args:
+        url: Of a Redis.
+        bounds: How much is kept.
+    """
+
+    def __init__(self, url: str, bounds: RunBounds) -> None:
+        self._redis: Redis = connect(url)
+        # Readers of events wait inside Redis, each on a connection of its own.
+        self._follower_pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=_MAX_FOLLOWERS,
+            timeout=_TIMEOUT_S,
+            socket_timeout=_TIMEOUT_S,
+            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
+        )
+        self._followers = Redis(connection_pool=self._follower_pool)
+        self.bounds = bounds
+        register = self._redis.register_script
+        self._create = register(run_scripts.CREATE)
+        self._append = register(run_scripts.APPEND)
+        self._settle = register(run_scripts.SETTLE)
+        self._give_up = register(run_scripts.GIVE_UP)
+        self._beat = register(run_scripts.BEAT)
+        self._overdue = register(run_scripts.OVERDUE)
+        self._page = register(run_scripts.PAGE)
+        self._input = register(run_scripts.INPUT)
+        self._cancel = register(run_scripts.CANCEL)
+        self._drop = register(run_scripts.DROP)
+
+    async def aclose(self) -> None:
+        """Closes the connections. Idempotent."""
+        with contextlib.suppress(RedisError, OSError):
+            await self._redis.aclose()
+            await self._follower_pool.aclose()
+
+    async def check(self) -> None:
+        """Asks whether the store is there.
+
+        Raises:
+            StoreUnavailable: It is not.
+        """
+        with unavailable(_WHAT):
+            await self._redis.ping()
+
+    # -- by whoever works on a run ----------------------------------------------------------------------------------
+
+    async def create(self, run_id: str, owner: str, token: str, head: dict[str, Any]) -> bool:
+        """Keeps a run that has begun; false if the owner has too many that have not ended.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        bounds = self.bounds
+        most = [str(bounds.runs), str(bounds.bytes), str(bounds.longest_ms)]
+        args: list[str | bytes] = [PREFIX, run_id, owner, token, msgspec.json.encode(head), str(LEASE_MS), *most]
+        with unavailable(_WHAT):
+            return bool(await self._create(keys=[run_key(run_id)], args=args))
+
+    async def append(self, run_id: str, token: str, told: Told) -> bool:
+        """Adds events; false if the run is gone or somebody else's by now.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        args = [*self._telling(run_id, token, told), str(self.bounds.longest_ms)]
+        with unavailable(_WHAT):
+            return int(await self._append(keys=[run_key(run_id)], args=args)) > 0
+
+    async def settle(
+        self, run_id: str, token: str, told: Told, status: Status, answer: dict[str, Any], error: dict[str, Any] | None
+    ) -> bool:
+        """Writes down how a run ended, and its last events; false if it is gone or somebody else's by now.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        end = [status, msgspec.json.encode(answer), msgspec.json.encode(error)]
+        args = [*self._telling(run_id, token, told), *end, str(self.bounds.ttl_s * 1000), CHANNEL]
+        with unavailable(_WHAT):
+            return int(await self._settle(keys=[run_key(run_id)], args=args)) > 0
+
+    async def beat(self, runs: Sequence[tuple[str, str]]) -> list[int]:
+        """Says that these runs, by id and token, are worked on: 1, or 2 to be cancelled, or 0 if it is lost.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        args = [PREFIX, str(LEASE_MS), *(part for run in runs for part in run)]
+        with unavailable(_WHAT):
+            return [int(one) for one in await self._beat(keys=[f"{PREFIX}plx"], args=args)]
+
+    async def inputs(self, run_id: str, start: int) -> list[bytes]:
+        """Input from a place on; at most 16 at a time.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        with unavailable(_WHAT):
+            return cast("list[bytes]", await self._redis.lrange(f"{PREFIX}pi:{run_id}", start, start + 15))
+
+    # -- by whoever looks after runs that nobody works on -----------------------------------------------------------
+
+    async def overdue(self) -> list[str]:
+        """Runs that nobody works on.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        with unavailable(_WHAT):
+            return [one.decode() for one in await self._overdue(keys=[f"{PREFIX}plx"], args=[PREFIX, ""])]
+
+    async def give_up(self, run_id: str, told: Told, error: dict[str, Any]) -> bool:
+        """Has a run fail that nobody works on; false if that is not so any more.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        args: list[str | bytes] = [PREFIX, run_id, str(told.last), told.data, str(self.bounds.event_bytes)]
+        args += [msgspec.json.encode(error), str(self.bounds.ttl_s * 1000), CHANNEL]
+        with unavailable(_WHAT):
+            return bool(await self._give_up(keys=[run_key(run_id)], args=args))
+
+    # -- by everybody -----------------------------------------------------------------------------------------------
+
+    async def find(self, run_id: str) -> RunRecord | None:
+        """A run, whoever's it is.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        with unavailable(_WHAT):
+            found: Any = await self._redis.hgetall(run_key(run_id))
+        return _record(run_id, found) if found else None
+
+    async def read(self, run_id: str, owner: str) -> RunRecord | None:
+        """A run of an owner's, or None.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        record = await self.find(run_id)
+        return record if record is not None and record.owner == owner else None
+
+    async def page(self, owner: str, *, after: str | None, limit: int) -> list[RunRecord] | None:
+        """Runs of an owner, the newest first; None if `after` is none of them.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        with unavailable(_WHAT):
+            ids = await self._page(keys=[owned_key("prn", owner)], args=[PREFIX, "", owner, after or "", str(limit)])
+        if ids is None:
+            return None
+        found = [await self.read(one.decode(), owner) for one in ids]
+        return [record for record in found if record is not None]
+
+    async def add_input(self, run_id: str, owner: str, data: bytes) -> int:
+        """Adds input: how many that makes, or 0 without such a run, -1 if it has ended, -2 if it had too many.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        keys = [run_key(run_id), f"{PREFIX}pi:{run_id}", f"{PREFIX}po:{uuid.uuid4().hex}"]
+        most = [str(MAX_INPUTS), str(MAX_INPUT_BYTES), str(self.bounds.longest_ms), str(OP_MS), CHANNEL]
+        with unavailable(_WHAT):
+            return int(await self._input(keys=keys, args=[PREFIX, run_id, owner, data, *most]))
+
+    async def ask_cancel(self, run_id: str) -> None:
+        """Asks whoever works on a run to end it.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        with unavailable(_WHAT):
+            await self._cancel(keys=[run_key(run_id)], args=[PREFIX, run_id, CHANNEL])
+
+    async def drop(self, run_id: str) -> bool:
+        """Forgets a run; whoever works on it ends it.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        with unavailable(_WHAT):
+            return bool(await self._drop(keys=[run_key(run_id)], args=[PREFIX, run_id, CHANNEL]))
+
+    async def events(self, run_id: str) -> AsyncIterator[list[bytes]]:
+        """Events as they come, from the first that is there; an empty list whenever there is no news for a while.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        key, last = f"{PREFIX}pe:{run_id}", b"0"
+        while True:
+            with unavailable(_WHAT):
+                answer: Any = await self._followers.xread({key: last}, count=100, block=EVENT_WAIT_MS)
+            entries = _entries(answer)
+            if entries:
+                last = entries[-1][0]
+            yield [line for _, data in entries for line in data.split(b"\n")]
+
+    def _telling(self, run_id: str, token: str, told: Told) -> list[str | bytes]:
+        most = [str(self.bounds.event_bytes), str(self.bounds.bytes)]
+        return [PREFIX, run_id, token, str(told.last), told.data, *most]
+
+
+def run_key(run_id: str) -> str:
+    """The key of a run, which is also its bell."""
+    return f"{PREFIX}pr:{run_id}"
+
+
+def _record(run_id: str, found: dict[bytes, bytes]) -> RunRecord:
+    ended = found.get(b"ended")
+    return RunRecord(
+        id=run_id,
+        owner=found[b"owner"].decode(),
+        status=cast("Status", found[b"status"].decode()),
+        head=msgspec.json.decode(found[b"head"]),
+        answer=msgspec.json.decode(found.get(b"answer", b"{}")),
+        error=msgspec.json.decode(found.get(b"error", b"null")),
+        created=int(found[b"created"]) // 1000,
+        ended=None if ended is None else int(ended) // 1000,
+        last=int(found[b"last"]),
+        first=int(found[b"first"]),
+    )
+
+
+def _entries(answer: Any) -> list[tuple[bytes, bytes]]:
+    """Ids and contents of an XREAD's answer, in the shape of either protocol version."""
+    if not answer:
+        return []
+    streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer]
+    flat: list[tuple[bytes, bytes]] = []
+    for entries in streams:
+        nested = entries[0] if entries and isinstance(entries[0], list) else entries
+        flat += [(entry_id, fields[b"d"]) for entry_id, fields in nested]
+    return flat
