@@ -6,13 +6,16 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from engine.adapters.changes import Adapter
+from engine.adapters.loading import load_adapters
+from engine.adapters.split import SplitModel
 from engine.config import EngineConfig
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.vocabulary import VocabularyBytes
@@ -24,7 +27,7 @@ from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import load_model, num_parameters
 from engine.models.step import StepModel
-from engine.request import EngineInfo
+from engine.request import AdapterInfo, EngineInfo
 from engine.resolve import Placement, context_length, kv_page_bytes, place, pool_pages
 from engine.runner.runner import ModelRunner
 from engine.sampling.state import SamplerState
@@ -80,6 +83,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         attention_backend=loaded.attention,
         defaults=checkpoint.defaults,
         generates=model_config.has_head,
+        adapters=tuple(_described(adapter) for adapter in loaded.adapters),
         num_parameters=num_parameters(loaded.model),
         load_s=time.perf_counter() - started_s,
         incarnation=time.time_ns() // 1_000_000,
@@ -120,16 +124,29 @@ class _Loaded:
     model: StepModel
     step: str
     attention: str
+    adapters: Sequence[Adapter]
 
 
 def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) -> _Loaded:
-    if not placement.step.is_native:
-        model = load_model(checkpoint, device=placement.device, dtype=placement.dtype, attention=config.attention)
-        return _Loaded(model, "torch", model.backend.name)
+    is_native = placement.step.is_native
+    dtype = torch.bfloat16 if is_native else placement.dtype
+    adapters = load_adapters(config.adapters, checkpoint, dtype=dtype, device=placement.device)
+    load_torch = partial(load_model, checkpoint, device=placement.device, dtype=dtype, adapters=adapters)
+    if not is_native:
+        model = load_torch(attention=config.attention)
+        return _Loaded(model, "torch", model.backend.name, adapters)
     from engine.native.decoder import load_native  # only where its module is known to load
 
     native = load_native(checkpoint, num_threads=placement.num_threads, int8=placement.weights == "int8")
-    return _Loaded(native, f"native {native.form}", "native")
+    step = f"native {native.form}"
+    if not adapters:
+        return _Loaded(native, step, "native", ())
+    log.info("lanes with an adapter are computed by torch: the native step has none; the weights are held twice")
+    return _Loaded(SplitModel(native, load_torch()), step, "native", adapters)
+
+
+def _described(adapter: Adapter) -> AdapterInfo:
+    return AdapterInfo(name=adapter.name, kind=adapter.kind, rank=adapter.rank, digest=adapter.digest)
 
 
 def _runner(placement: Placement, info: EngineInfo, model: StepModel) -> ModelRunner:
@@ -146,7 +163,8 @@ def _runner(placement: Placement, info: EngineInfo, model: StepModel) -> ModelRu
     num_threads = None
     if placement.device.type == "cpu":
         # Beside the native step torch has small work only, which waking its threads would make slower.
-        num_threads = 1 if placement.step.is_native else placement.num_threads
+        is_small = placement.step.is_native and not info.adapters
+        num_threads = 1 if is_small else placement.num_threads
     return ModelRunner(
         model=model, storage=storage, state=state, num_threads=num_threads, team=getattr(model, "team", None)
     )
@@ -169,6 +187,7 @@ def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo, win
         eos_token_ids=info.eos_token_ids,
         draw_seed=_seed_source(config.seed),
         window=window,
+        adapters=info.adapters,
     )
 
 

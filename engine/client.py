@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
+from engine.adapters.table import unknown_adapter
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import ContextTooLong, InvalidRequest, UnsupportedReadout
 from engine.request import EngineInfo, GenerateRequest, ProgramSpec, TokenEvent
@@ -98,8 +99,11 @@ def validate_request(request: GenerateRequest, info: EngineInfo, num_held: int =
     Raises:
         InvalidRequest: A field is out of range; `param` names it.
         UnsupportedReadout: The model cannot generate.
+        UnknownAdapter: It names an adapter that is not there.
         ContextTooLong: Prompt plus `max_tokens` exceed the context or the whole KV pool.
     """
+    if request.adapter and request.adapter not in (names := [one.name for one in info.adapters]):
+        raise unknown_adapter(request.adapter, names)
     if request.context_id:
         _check_context(request, num_held)
     elif not request.prompt_ids:
@@ -128,6 +132,8 @@ def _check_context(request: GenerateRequest, num_held: int) -> None:
     """Refuses what a held context cannot be asked for."""
     if request.prompt_ids:
         raise InvalidRequest("a request on a held context brings no prompt", "prompt_ids")
+    if request.adapter:
+        raise InvalidRequest("a held context has its own adapter", "adapter")
     if request.n != 1:
         raise InvalidRequest("one context has one continuation: fork it for more", "n")
     if request.pooling is not None:

@@ -61,6 +61,19 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterSource:
+    """An adapter to load with the model.
+
+    Attributes:
+        name: What clients call it; not empty.
+        path: Its directory, as PEFT saves it.
+    """
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
     """Everything one engine process is told.
 
@@ -73,6 +86,7 @@ class EngineConfig:
         max_model_len: Tokens of one sequence; None takes what the model was made for.
         seed: Draws the seeds of requests that bring none; None takes one from the system.
         check_integrity: Verify the KV bookkeeping whenever the engine falls idle (tests).
+        adapters: Adapters that requests can name.
     """
 
     model: str
@@ -86,3 +100,4 @@ class EngineConfig:
     kv: KVConfig = field(default_factory=KVConfig)
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    adapters: tuple[AdapterSource, ...] = ()

@@ -123,6 +123,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         readout: For a stepped request: what is wanted of the distribution of each proposal.
         program: Draws the tokens of each sequence, after penalties, biases, bans and the constraint; temperature and
             truncation are its own business.
+        adapter: Name of the adapter that changes the model for it; empty for none. A held context has its own.
         pooling: Answer with an embedding of the prompt: the mean of the hidden states of its tokens after the final
             norm, or that of its last token. Nothing is generated then, so `max_tokens` must be 0 and `n` 1.
     """
@@ -142,6 +143,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     constraint: ConstraintSpec | None = None
     pooling: Pooling | None = None
     program: ProgramSpec | None = None
+    adapter: str = ""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -220,6 +222,22 @@ class GenerationDefaults(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: float | None = None
 
 
+class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An adapter that requests can name.
+
+    Attributes:
+        name: What they call it.
+        kind: `lora`, `dora` or `ia3`.
+        rank: Greatest rank of its products; 0 of an IA3.
+        digest: Hex digest of its content.
+    """
+
+    name: str
+    kind: str
+    rank: int
+    digest: str
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a running engine is; constant for one life of its process.
 
@@ -245,6 +263,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         num_parameters: Weights' element count.
         load_s: Seconds it took to load.
         generates: It can continue a text; false for a model without a head, which only makes embeddings.
+        adapters: Those loaded with it.
     """
 
     epoch: str
@@ -267,6 +286,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_parameters: int
     load_s: float
     generates: bool = True
+    adapters: tuple[AdapterInfo, ...] = ()
     incarnation: int = 0
 
     @property
@@ -274,6 +294,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         """KiB that one page is charged as."""
         return -(-self.page_bytes // 1024)
 
+
+    def adapter_of(self, model: str | None) -> str:
+        """The adapter that is served as a model of that name; empty if it is no adapter's."""
+        return next((one.name for one in self.adapters if one.name == model), "")
 
     @property
     def pool_tokens(self) -> int:

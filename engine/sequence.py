@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from engine.adapters.table import NO_ADAPTER, AdapterPlace
 from engine.constraints.constraint import Constraint
 from engine.contexts.edits import NEVER
 from engine.contexts.held import HeldContext
@@ -58,6 +59,7 @@ class Sequence:
         leader: Who computes what both have in common: for index > 0 the first of the request, for a context a relative.
         num_shared: For a context: how much that is.
         context: The held context that it computes on, if any.
+        adapter: Its adapter, if any.
         num_dropped: Tokens of it whose pages were freed: slots lie that much before positions.
         reported: Its first event is out.
         prompt_logprobs: Those read so far.
@@ -93,6 +95,7 @@ class Sequence:
     leader: Sequence | None = None
     num_shared: int = 0
     context: HeldContext | None = None
+    adapter: AdapterPlace = NO_ADAPTER
     num_dropped: int = 0
     runs: int = 0
     reported: bool = False

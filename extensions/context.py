@@ -41,7 +41,7 @@ class Context:
                     ...
 
         Raises:
-            InvalidRequest: It can never be served (`ContextTooLong` if it does not fit).
+            InvalidRequest: It can never be served (`ContextTooLong` if it does not fit, `UnknownAdapter`).
             QueueFull: Too many requests wait already.
             EngineStopped: No engine is there.
         """
@@ -58,6 +58,7 @@ class Context:
             prompt_logprobs=options.prompt_logprobs,
             constraint=options.constraint,
             program=options.program,
+            adapter=options.adapter,
         )
         stream = await self._engine.submit(request)
         return Generation(stream, self.token_ids, options, self._text.tokenizer)

@@ -25,12 +25,14 @@ class ContextLink:
         engine: Where it is held.
         account: Opaque label that the engine's KV meter charges.
         salt: Prefix pages are shared only among contexts of the same salt.
+        adapter: Name of the adapter that computes it; empty for the model alone.
     """
 
-    def __init__(self, engine: EngineClient, *, account: str, salt: str) -> None:
+    def __init__(self, engine: EngineClient, *, account: str, salt: str, adapter: str = "") -> None:
         self._engine = engine
         self.account = account
         self.salt = salt
+        self.adapter = adapter
         self._context_id = ""
         self._epoch = ""
         self._num_sent = 0
@@ -45,7 +47,7 @@ class ContextLink:
         is_new = epoch != self._epoch
         if is_new:
             self._context_id, self._epoch, self._num_sent = uuid.uuid4().hex, epoch, 0
-            self._engine.tell(OpenContext(self._context_id, self.account, self.salt))
+            self._engine.tell(OpenContext(self._context_id, self.account, self.salt, self.adapter))
         if self._num_sent < len(token_ids):
             self._engine.tell(AppendTokens(self._context_id, list(token_ids[self._num_sent :])))
             self._num_sent = len(token_ids)
@@ -65,7 +67,9 @@ class ContextLink:
 
     def fork(self, token_ids: Sequence[int], edits: tuple[Edit, ...], count: int) -> list[ContextLink]:
         """Links of as many copies of the history; without an engine they are opened later, each by itself."""
-        links = [ContextLink(self._engine, account=self.account, salt=self.salt) for _ in range(count)]
+        links = [
+            ContextLink(self._engine, account=self.account, salt=self.salt, adapter=self.adapter) for _ in range(count)
+        ]
         if self._engine.is_ready and token_ids:
             context_id = self.sync(token_ids, edits)
             for link in links:

@@ -36,6 +36,7 @@ async def embed(
     *,
     account: str = "",
     salt: str = "",
+    adapter: str = "",
     priority: int = 0,
 ) -> Embedding:
     """Embeds one prompt; its pages are free when this returns, however it does.
@@ -46,6 +47,7 @@ async def embed(
         pooling: Which hidden states make the vector.
         account: Opaque label that the engine's KV meter charges.
         salt: Prefix pages are shared only among prompts of the same salt.
+        adapter: Name of the adapter that computes it; empty for the model alone.
         priority: Lower enters sooner.
 
     Raises:
@@ -60,6 +62,7 @@ async def embed(
         sampling=SamplingParams(max_tokens=0),
         account=account,
         salt=salt,
+        adapter=adapter,
         priority=priority,
         pooling=pooling,
     )

@@ -43,12 +43,13 @@ class History:
         *,
         account: str = "",
         salt: str = "",
+        adapter: str = "",
         link: ContextLink | None = None,
         edits: tuple[Edit, ...] = (),
     ) -> None:
         self._engine = engine
         self._text = text
-        self._link = ContextLink(engine, account=account, salt=salt) if link is None else link
+        self._link = ContextLink(engine, account=account, salt=salt, adapter=adapter) if link is None else link
         self._edits = edits
         self._is_busy = False
         self._is_released = False

@@ -32,6 +32,7 @@ class GenerateOptions:
         revealed_ids: Special tokens that are shown even so.
         thinking: Markers of the thinking that a continuation may begin with, in which no stop string counts.
         program: Draws the tokens instead of the sampler.
+        adapter: Name of the adapter that continues it; empty for the model alone. A live context has its own.
         until: Makes a watch for each continuation, which is told of its text as it comes and says where in that the
             continuation is to end, or None.
     """
@@ -48,6 +49,7 @@ class GenerateOptions:
     revealed_ids: frozenset[int] = frozenset()
     thinking: Markers | None = None
     program: ProgramSpec | None = None
+    adapter: str = ""
     until: Callable[[], Callable[[str], int | None]] | None = None
 
 

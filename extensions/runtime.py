@@ -65,23 +65,28 @@ class Runtime:
         return Context(self.engine, self.text, prompt_ids, account=account, salt=salt)
 
     async def embed(
-        self, prompt_ids: Sequence[int], *, account: str = "", salt: str = "", priority: int = 0
+        self, prompt_ids: Sequence[int], *, account: str = "", salt: str = "", adapter: str = "", priority: int = 0
     ) -> Embedding:
         """Embeds one prompt; see `extensions.embedding.embed`."""
-        return await embed(self.engine, prompt_ids, self.pooling, account=account, salt=salt, priority=priority)
+        return await embed(
+            self.engine, prompt_ids, self.pooling, account=account, salt=salt, adapter=adapter, priority=priority
+        )
 
-    def open_context(self, token_ids: Sequence[int] = (), *, account: str = "", salt: str = "") -> LiveContext:
+    def open_context(
+        self, token_ids: Sequence[int] = (), *, account: str = "", salt: str = "", adapter: str = ""
+    ) -> LiveContext:
         """Starts a history whose KV is kept between generations, until it is released. Costs nothing by itself.
 
         Args:
             token_ids: The history so far.
             account: Opaque label that the engine's KV meter charges.
             salt: Prefix pages are shared only among contexts of the same salt.
+            adapter: Name of the adapter that computes and continues it; empty for the model alone.
 
         Raises:
             ValueError: An id is outside of the vocabulary.
         """
-        return LiveContext(self.engine, self.text, token_ids, account=account, salt=salt)
+        return LiveContext(self.engine, self.text, token_ids, account=account, salt=salt, adapter=adapter)
 
     async def check_program(self, source: str) -> Program:
         """Checks a script: size, syntax, header, types. A known one costs nothing; nothing of it runs.
@@ -100,6 +105,7 @@ class Runtime:
         limits: ProgramLimits | None = None,
         account: str = "",
         salt: str = "",
+        adapter: str = "",
         world: World | None = None,
     ) -> ProgramRun:
         """Starts a program; close what it returns, however it ends:
@@ -115,6 +121,7 @@ class Runtime:
             limits: What it may use, from `programs.limits.narrowed`; the most there is if left out.
             account: Opaque label that the engine's KV meter charges.
             salt: Prefix pages are shared only among contexts of the same salt.
+            adapter: Name of the adapter of contexts that name none; empty for the model alone.
             world: What it reaches beyond the model; nothing if left out.
 
         Raises:
@@ -123,8 +130,8 @@ class Runtime:
             EngineStopped: No engine is there.
         """
 
-        def open_context() -> LiveContext:
-            return self.open_context(account=account, salt=salt)
+        def open_context(named: str | None = None) -> LiveContext:
+            return self.open_context(account=account, salt=salt, adapter=adapter if named is None else named)
 
         return await self.programs.start(program, request, limits=limits, open_context=open_context, world=world)
 

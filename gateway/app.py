@@ -97,7 +97,8 @@ def create_app(
     runtime = Runtime(
         engine, text, _pooling(settings, text), limits=program_limits(settings), sandbox=sandbox_options(settings)
     )
-    served = ServedModels(settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,))
+    names = settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,)
+    served = ServedModels(names, list(settings.adapter_paths))
 
     async def itself(scope: Scope, receive: Receive, send: Send) -> None:
         await app(scope, receive, send)

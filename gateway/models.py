@@ -1,4 +1,4 @@
-"""Names of the model that is served."""
+"""Names of the model that is served, and of the adapters that make other models of it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ from gateway.errors import ModelNotFound
 
 
 class ServedModels:
-    """The names one model goes by; the first is its own, the others are aliases."""
+    """The names one model goes by, the first its own, the others aliases; and one name for each of its adapters."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], adapters: Sequence[str] = ()) -> None:
+        """Takes names.
+
+        Raises:
+            ValueError: The model has none, or an adapter has one of the model's.
+        """
         if not names:
             raise ValueError("a served model needs a name")
         self.names = tuple(dict.fromkeys(names))
+        self.adapters = tuple(dict.fromkeys(adapters))
+        taken = next((name for name in self.adapters if name in self.names), None)
+        if taken is not None:
+            raise ValueError(f"the adapter {taken!r} has a name of the model; give it another")
         self._created = int(time.time())
 
     def resolve(self, name: str | None) -> str:
@@ -27,7 +36,7 @@ class ServedModels:
         """
         if name is None:
             return self.names[0]
-        if name not in self.names:
+        if name not in self.names and name not in self.adapters:
             raise ModelNotFound(name)
         return name
 
@@ -42,11 +51,11 @@ class ServedModels:
             "object": "model",
             "created": self._created,
             "owned_by": "wye",
-            "root": self.names[0],
-            "parent": None,
+            "root": name if name in self.adapters else self.names[0],
+            "parent": self.names[0] if name in self.adapters else None,
             "max_model_len": None if info is None else info.limit_tokens,
         }
 
     def list_body(self, info: EngineInfo | None) -> dict[str, Any]:
         """The list of all names."""
-        return {"object": "list", "data": [self.body(name, info) for name in self.names]}
+        return {"object": "list", "data": [self.body(name, info) for name in (*self.names, *self.adapters)]}

@@ -44,6 +44,9 @@ class Settings(BaseSettings):
     model_names: NameList = ()
     """Names the model is served under, the first is the one reported; empty takes the name of its file."""
 
+    adapters: NameList = ()
+    """Adapters as `NAME=DIRECTORY`, the directory as PEFT saves it; each is served as a model of its name."""
+
     api_keys: Annotated[NameList, Field(repr=False)] = ()
     """Keys accepted as `Authorization: Bearer KEY`; empty accepts any request."""
 
@@ -198,7 +201,23 @@ class Settings(BaseSettings):
             raise ValueError("it must begin with redis://, rediss:// or unix://")
         return url
 
-    @field_validator("model_names", "api_keys", "cors_origins", "reasoning_fields", mode="before")
+    @field_validator("adapters")
+    @classmethod
+    def _check_adapters(cls, adapters: tuple[str, ...]) -> tuple[str, ...]:
+        names = [adapter.partition("=")[0] for adapter in adapters]
+        for adapter, name in zip(adapters, names, strict=True):
+            if not name or not adapter.partition("=")[2] or name.startswith("ext:"):
+                raise ValueError(f"{adapter!r} is no adapter: write NAME=DIRECTORY")
+            if names.count(name) > 1:
+                raise ValueError(f"two adapters are named {name!r}")
+        return adapters
+
+    @property
+    def adapter_paths(self) -> dict[str, str]:
+        """Directories of adapters by name."""
+        return {name: path for name, _, path in (adapter.partition("=") for adapter in self.adapters)}
+
+    @field_validator("model_names", "adapters", "api_keys", "cors_origins", "reasoning_fields", mode="before")
     @classmethod
     def _split_names(cls, value: object) -> object:
         if isinstance(value, str):

@@ -19,11 +19,13 @@ class OpenContext(msgspec.Struct, frozen=True, tag="open"):
         context_id: Unique over all owners and times.
         account: Opaque label that the KV meter charges.
         salt: Prefix pages are shared only with those of the same salt.
+        adapter: Name of the adapter that computes its KV and continues it; empty for the model alone.
     """
 
     context_id: str
     account: str = ""
     salt: str = ""
+    adapter: str = ""
 
 
 class AppendTokens(msgspec.Struct, frozen=True, tag="append"):

@@ -23,6 +23,7 @@ class HeldContext:
         context_id: Its name.
         payer: Whom the KV meter charges; through all its pages' comings and goings.
         salt: Prefix pages are shared only with those of the same salt.
+        adapter: Name of the adapter that computes its KV; empty for none.
         family: Those that came of one beginning by forks, this one included; they look at each other for pages.
         token_ids: The history; the sequence that computes on it appends to this very list.
         num_computed: Tokens whose K and V lie in `table`.
@@ -54,6 +55,7 @@ class HeldContext:
     num_plain: int = NEVER
     used_at: int = 0
     deferred: list[Callable[[], None]] = field(default_factory=list)
+    adapter: str = ""
 
     def set_edits(self, edits: tuple[Edit, ...], page_size: int) -> None:
         """Takes over what the owner says; what is gone from the table is for others to look after."""

@@ -90,7 +90,7 @@ class ContextRegistry:
         if isinstance(command, OpenContext):
             if command.context_id not in self._contexts:
                 payer = self._kv.meter.payer(command.account)
-                self._add(HeldContext(command.context_id, payer, command.salt))
+                self._add(HeldContext(command.context_id, payer, command.salt, adapter=command.adapter))
             return
         context = self._contexts.get(command.context_id)
         if context is None:
@@ -231,6 +231,7 @@ class ContextRegistry:
                 continue
             payer = self._kv.meter.payer(context.payer.account)
             new = HeldContext(context_id, payer, context.salt, context.family, list(context.token_ids))
+            new.adapter = context.adapter
             self._pages.share(context, new)
             self._add(new)
 

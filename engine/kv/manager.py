@@ -114,17 +114,20 @@ class KVManager:
         """Pages that hold `num_tokens` tokens."""
         return -(-num_tokens // self.page_size)
 
-    def name(self, token_ids: Sequence[int], *, salt: str, num_reusable: int | None = None) -> PrefixName:
+    def name(
+        self, token_ids: Sequence[int], *, salt: str, adapter: str = "", num_reusable: int | None = None
+    ) -> PrefixName:
         """Names the leading full pages of a history; hashing, so keep the answer.
 
         Args:
             token_ids: The history.
             salt: Nobody else's pages are meant.
+            adapter: What changes the model that computes them: the digest of its content, or nothing.
             num_reusable: Tokens that need not be computed if they are there; None for all but the last.
         """
         if num_reusable is None:
             num_reusable = len(token_ids) - 1
-        root = root_key(fingerprint=self._fingerprint, kv_dtype=self._kv_dtype, adapter="", salt=salt)
+        root = root_key(fingerprint=self._fingerprint, kv_dtype=self._kv_dtype, adapter=adapter, salt=salt)
         num_pages = num_reusable // self.page_size if self._caches else 0
         return PrefixName(root, len(token_ids), self._chain(root, [], token_ids, num_pages))
 

@@ -7,8 +7,13 @@ float32, because sums over many layers and near ties among logits do not survive
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from engine.adapters.batch import adapter_rows
+from engine.adapters.changes import Adapter, AdapterRows
+from engine.adapters.projections import Site
 from engine.attention.backend import AttentionBackend, AttentionStep
 from engine.attention.select import select_backend
 from engine.layers.head import LMHead
@@ -31,7 +36,13 @@ class Decoder:
         backend: Its attention kernels.
     """
 
-    def __init__(self, config: ModelConfig, weights: DecoderWeights, backend: AttentionBackend) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: DecoderWeights,
+        backend: AttentionBackend,
+        adapters: Sequence[Adapter] = (),
+    ) -> None:
         """Takes weights over: their list of layers is empty afterwards, each freed once its products are made."""
         self.config = config
         self.device = weights.embedding.device
@@ -42,6 +53,7 @@ class Decoder:
         self._layers = [_Layer(config, index, weights.layers.pop()) for index in range(config.num_layers)]
         self._rotary = Rotary(config, weights.embedding.device)
         self._head = LMHead(weights.head)
+        self._adapters = adapters
 
     def forward(self, inputs: StepInputs) -> torch.Tensor:
         """Computes the step, writing K, V and hidden states, and returns logits [R, V] float32."""
@@ -54,8 +66,9 @@ class Decoder:
         with torch.inference_mode():
             cos, sin = self._rotary.angles(inputs.positions)
             hidden = self._embedding.index_select(0, inputs.token_ids).float()
+            adapted = adapter_rows(self._adapters, inputs) if inputs.adapters else ()
             for layer in self._layers:
-                layer.forward(hidden, cos, sin, attention)
+                layer.forward(hidden, cos, sin, attention, adapted)
             if inputs.hidden is not None:
                 inputs.hidden.states.copy_(self._read(hidden, inputs.hidden.rows))
             return self._head(self._read(hidden, inputs.readout_rows))
@@ -80,18 +93,36 @@ class _Layer:
         self._num_projected = self._num_rotated + config.num_kv_heads
         self._scale = config.head_dim**-0.5
 
-    def forward(self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, step: AttentionStep) -> None:
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        step: AttentionStep,
+        adapted: Sequence[AdapterRows],
+    ) -> None:
         """Adds what the layer makes of the residual stream hidden [T, E] float32 to it, in place."""
         eps = self._config.norm_eps
-        attended = self._attend(rms_norm(hidden, self._input_norm, eps), cos, sin, step)
-        hidden += self._output(attended)
-        normed = rms_norm(hidden, self._post_norm, eps)
-        hidden += self._down(gated_silu(self._gate_up(normed)))
+        projected = self._product("qkv", self._qkv, rms_norm(hidden, self._input_norm, eps), adapted)
+        hidden += self._product("o", self._output, self._attend(projected, cos, sin, step), adapted)
+        gate_up = self._product("gate_up", self._gate_up, rms_norm(hidden, self._post_norm, eps), adapted)
+        hidden += self._product("down", self._down, gated_silu(gate_up), adapted)
 
-    def _attend(self, normed: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, step: AttentionStep) -> torch.Tensor:
-        """Projects, rotates, stores K and V, and attends: [T, E] to [T, H * D]."""
+    def _product(
+        self, site: Site, product: Linear, inputs: torch.Tensor, adapted: Sequence[AdapterRows]
+    ) -> torch.Tensor:
+        """A product and what adapters make of some of its rows."""
+        outputs = product(inputs)
+        for rows in adapted:
+            rows.change(self._index, site, product, inputs, outputs)
+        return outputs
+
+    def _attend(
+        self, projected: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, step: AttentionStep
+    ) -> torch.Tensor:
+        """Rotates, stores K and V, and attends: [T, (H + 2G) * D] to [T, H * D]."""
         config, num_rotated, storage = self._config, self._num_rotated, step.storage
-        projected = self._qkv(normed).view(-1, self._num_projected, config.head_dim)
+        projected = projected.view(-1, self._num_projected, config.head_dim)
         heads = projected[:, :num_rotated]
         if self._qk_norm is not None:
             heads = head_norm(heads, self._qk_norm, config.norm_eps)
@@ -101,19 +132,24 @@ class _Layer:
         attended = step.backend.run(
             self._index, query, storage, step.plan, scale=self._scale, sliding_window=config.sliding_window
         )
-        return attended.reshape(normed.shape[0], -1)
+        return attended.reshape(len(projected), -1)
 
 
 def load_model(
-    checkpoint: Checkpoint, *, device: torch.device | str, dtype: torch.dtype, attention: str = "auto"
+    checkpoint: Checkpoint,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    attention: str = "auto",
+    adapters: Sequence[Adapter] = (),
 ) -> Decoder:
-    """Loads a checkpoint's weights into a decoder with the attention backend of that name.
+    """Loads a checkpoint's weights into a decoder with the attention backend of that name, beside it some adapters.
 
     Raises:
         ModelLoadError: A tensor is missing, unexpected, of a wrong shape or damaged, or the backend does not run there.
     """
     backend = select_backend(attention, device)
-    return Decoder(checkpoint.config, load_weights(checkpoint, dtype, torch.device(device)), backend)
+    return Decoder(checkpoint.config, load_weights(checkpoint, dtype, torch.device(device)), backend, adapters)
 
 
 def num_parameters(model: StepModel) -> int:

@@ -6,6 +6,7 @@ A model may be torch modules, one native call, or a captured graph; the runner k
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,6 +41,7 @@ class StepInputs:
         storage: K and V of all layers.
         readout_rows: [R] int64, rows whose next-token logits are wanted.
         hidden: Hidden states wanted, or None.
+        adapters: For each lane the number of its adapter, -1 for none; empty where no lane has one.
     """
 
     token_ids: torch.Tensor
@@ -48,6 +50,7 @@ class StepInputs:
     storage: KVStorage
     readout_rows: torch.Tensor
     hidden: HiddenReadout | None = None
+    adapters: Sequence[int] = ()
 
 
 class StepModel(Protocol):

@@ -100,7 +100,9 @@ class Admission:
         if sequence.name is None:
             salt = sequence.request.salt if context is None else context.salt
             num_reusable = sequence.num_reusable if context is None else min(sequence.num_reusable, context.num_plain)
-            sequence.name = self._kv.name(sequence.token_ids, salt=salt, num_reusable=num_reusable)
+            sequence.name = self._kv.name(
+                sequence.token_ids, salt=salt, adapter=sequence.adapter.digest, num_reusable=num_reusable
+            )
         return self._kv.can_open(sequence.name, spare_pages=spare)
 
     def _take_pages(self, sequence: Sequence) -> tuple[int, int | None]:

@@ -87,6 +87,7 @@ class Batch:
         constrained: Lanes that draw within a language.
         num_edited: Lanes on histories with edits.
         num_readouts: Lanes whose distribution is wanted.
+        num_adapted: Lanes that have an adapter.
         masks: How those lanes' masks come to the device, if there are any.
     """
 
@@ -97,6 +98,7 @@ class Batch:
     constrained: list[Lane] = field(default_factory=list)
     num_edited: int = 0
     num_readouts: int = 0
+    num_adapted: int = 0
     masks: MaskHandover | None = None
 
     def append(self, lane: Lane) -> None:

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 
+from engine.adapters.table import AdapterTable
 from engine.constraints.constraint import Constraint, ConstraintBroken, TokenMask
 from engine.constraints.masks import MaskHandover, Masks
 from engine.contexts.held import HeldContext
@@ -22,7 +23,7 @@ from engine.kv.manager import KVManager, PageCopy
 from engine.programs.binding import BoundProgram
 from engine.programs.session import ProgramSession
 from engine.reports import report
-from engine.request import ErrorReport, FinishReason, GenerateRequest, TokenEvent
+from engine.request import AdapterInfo, ErrorReport, FinishReason, GenerateRequest, TokenEvent
 from engine.sampling.random import stream_key
 from engine.scheduling.admission import Admission
 from engine.scheduling.batch import Batch, Lane, LaneResult
@@ -52,6 +53,7 @@ class Scheduler:
         eos_token_ids: The model's end ids.
         draw_seed: Gives a seed to requests that bring none.
         window: Positions that a token of the model sees back, itself included; None for all.
+        adapters: Those that requests may name.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Scheduler:
         eos_token_ids: tuple[int, ...],
         draw_seed: Callable[[], int],
         window: int | None = None,
+        adapters: ListOf[AdapterInfo] = (),
     ) -> None:
         assert max_batch_tokens >= max_num_seqs
         self.kv = kv
@@ -72,6 +75,7 @@ class Scheduler:
         self._eos = tuple(eos_token_ids)
         self.contexts = ContextRegistry(kv, window)
         self._draw_seed = draw_seed
+        self._adapters = AdapterTable(adapters)
         self._arrivals = itertools.count()
         self._roster = Roster(max_num_seqs)
         self._totals = EngineStats()
@@ -109,6 +113,7 @@ class Scheduler:
             QueueFull: Too many wait.
             SequenceNotFound: Its context is not there.
             InvalidRequest: Something computes on its context already.
+            UnknownAdapter: Its adapter, or that of its context, is not there.
         """
         if len(self._roster.waiting) + request.n > self._max_waiting:
             raise QueueFull(len(self._roster.waiting))
@@ -118,11 +123,13 @@ class Scheduler:
         stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self._eos)
         sequences: list[Sequence] = []
         context = self.contexts.claim(request.context_id) if request.context_id else None
+        adapter = self._adapters.find(request.adapter if context is None else context.adapter)
         for index in range(request.n):
             token_ids = list(request.prompt_ids) if context is None else context.token_ids
             payer = self.kv.meter.payer(request.account) if context is None else context.payer
             sequence = Sequence(request, index, next(self._arrivals), seed, stop_ids, payer, token_ids, context=context)
             sequence.leader = sequences[0] if sequences else None
+            sequence.adapter = adapter
             sequence.constraint = None if constraint is None else constraint.fork()
             if program is not None:
                 sequence.program = ProgramSession(program, stream_key(seed, index), len(token_ids))
@@ -322,6 +329,7 @@ class Scheduler:
             pools=sequence.request.pooling is not None and sequence.pools(stop),
         )
         batch.append(lane)
+        batch.num_adapted += sequence.adapter.number >= 0
         if sequence.context is not None:
             self._hold(batch, lane, sequence.context)
         sequence.num_in_flight += samples and not lane.proposes

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from extensions.programs.adapters import adapter_names, read_adapter
 from extensions.programs.children import ChildCalls
 from extensions.programs.constraints import ScriptConstraint, spec_of
 from extensions.programs.contexts import Content, ScriptContext
@@ -35,7 +36,9 @@ class ScriptModel:
         self.max_tokens = info.limit_tokens
         self.page_tokens = info.page_size
         self.eos_token_ids = list(info.eos_token_ids)
-        self.capabilities = [*CAPABILITIES, *scope.world.capabilities]
+        self.adapters = adapter_names(scope)
+        own = ("adapters",) if self.adapters else ()
+        self.capabilities = [*CAPABILITIES, *own, *scope.world.capabilities]
 
     async def require(self, capability: str) -> None:
         """Raises if the server cannot do something."""
@@ -52,11 +55,12 @@ class ScriptLM(ChildCalls, InboxCalls, MailCalls):
         self.model = ScriptModel(scope)
         self.store = ScriptStore(scope)
 
-    async def context(self, content: Content = ()) -> ScriptContext:
+    async def context(self, content: Content = (), *, adapter: str | None = None) -> ScriptContext:
         """A new context."""
         scope = self._scope
+        named = read_adapter(adapter, scope)
         scope.guard.open_contexts(1)
-        context = ScriptContext(scope, History(scope, scope.open_context()))
+        context = ScriptContext(scope, History(scope, scope.open_context(named)))
         try:
             await context.begin(content)
         except BaseException:

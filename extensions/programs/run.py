@@ -59,7 +59,7 @@ class ProgramRun:
         engine: EngineClient,
         text: TextModel,
         pool: WorkerPool,
-        open_context: Callable[[], LiveContext],
+        open_context: Callable[[str | None], LiveContext],
         world: World,
         launch: Launch,
         parent: Guard | None = None,

@@ -55,7 +55,7 @@ class RunScope:
         request: ProgramRequest,
         guard: Guard,
         *,
-        open_context: Callable[[], LiveContext],
+        open_context: Callable[[str | None], LiveContext],
         send: Callable[[RunEvent], Awaitable[None]],
         source: str,
         world: World,
@@ -81,9 +81,9 @@ class RunScope:
         self._send = send
         self._contexts: set[ScriptContext] = set()
 
-    def open_context(self) -> LiveContext:
-        """A new context, not yet counted."""
-        return self._open_context()
+    def open_context(self, adapter: str | None = None) -> LiveContext:
+        """A new context, not yet counted; with that adapter, or the one of the request if none is named."""
+        return self._open_context(adapter)
 
     def keep(self, context: ScriptContext) -> None:
         """Releases a context with the run, if the script does not before."""

@@ -67,7 +67,7 @@ class Programs:
         request: ProgramRequest,
         *,
         limits: ProgramLimits | None,
-        open_context: Callable[[], LiveContext],
+        open_context: Callable[[str | None], LiveContext],
         world: World | None = None,
         parent: Guard | None = None,
     ) -> ProgramRun:
@@ -77,7 +77,7 @@ class Programs:
             program: A checked script.
             request: What it answers.
             limits: What it may use; see `ProgramLimits.narrowed`.
-            open_context: Makes an empty context on the account that pays.
+            open_context: Makes an empty context on the account that pays, with the adapter of that name.
             world: What it reaches beyond the model; nothing if left out.
             parent: Counts for the run that starts this one, and pays.
 

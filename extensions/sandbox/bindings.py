@@ -60,7 +60,7 @@ TABLE: dict[type, Exposed] = {
     ScriptModel: Exposed(
         name="Model",
         methods=frozenset({"require"}),
-        attributes=("name", "vocab_size", "max_tokens", "page_tokens", "eos_token_ids", "capabilities"),
+        attributes=("name", "vocab_size", "max_tokens", "page_tokens", "eos_token_ids", "adapters", "capabilities"),
     ),
     ScriptStore: Exposed(name="Store", methods=frozenset({"get", "put", "add", "delete"})),
     ScriptSubscription: Exposed(

@@ -324,6 +324,8 @@ class Model:
     """Tokens of one page of KV memory."""
     eos_token_ids: list[int]
     """Tokens with which the model ends by itself."""
+    adapters: list[str]
+    """Adapters that `lm.context` can name; each is also a model name of the server."""
     capabilities: list[str]
     """Names that `require` knows here."""
 
@@ -389,8 +391,15 @@ class LM:
     model: Model
     store: Store
 
-    async def context(self, content: str | Sequence[int] | Sequence[Mapping[str, Any]] = ()) -> Context:
-        """A new context of chat messages, text or token ids. Nothing is computed before it is needed."""
+    async def context(
+        self, content: str | Sequence[int] | Sequence[Mapping[str, Any]] = (), *, adapter: str | None = None
+    ) -> Context:
+        """A new context of chat messages, text or token ids. Nothing is computed before it is needed.
+
+        With `adapter` the model is changed by the adapter of that name in all that is computed on the context and on
+        its forks; left out it is the one that the client named as its model, if any, and `""` is the model alone.
+        Raises `RuntimeError` with the code `capability_missing` if the server has none of that name.
+        """
 
     async def constraint(self, constrain: Constrain) -> Constraint:
         """Checks what a text must be, to use it several times."""

@@ -23,7 +23,7 @@ from gateway.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from engine.config import EngineConfig
+    from engine.config import AdapterSource, EngineConfig
     from engine.sources.options import PullOptions
     from engine.sources.store import ModelStore
     from gateway.settings import Settings
@@ -106,6 +106,14 @@ def serve(
     served_model_name: Annotated[
         list[str] | None,
         typer.Option(help="Name clients use; may be repeated. Default: the model's own.", rich_help_panel=_GATEWAY),
+    ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DIR",
+            help="Adapter (LoRA, DoRA, IA3) to serve as a model of that name; may be repeated. Default: WYE_ADAPTERS.",
+            rich_help_panel=_GATEWAY,
+        ),
     ] = None,
     api_key: Annotated[
         list[str] | None,
@@ -203,6 +211,7 @@ def serve(
         port=port,
         workers=workers,
         model_names=tuple(served_model_name) if served_model_name else None,
+        adapters=tuple(adapter) if adapter else None,
         api_keys=tuple(api_key) if api_key else None,
         cors_origins=tuple(cors_origin) if cors_origin else None,
         drain_s=drain,
@@ -223,10 +232,32 @@ def serve(
             kv=KVConfig(num_pages=kv_pages, pool_bytes=kv_bytes, prefix_cache=not no_prefix_cache),
             scheduling=SchedulingConfig(max_num_seqs=max_num_seqs, max_batch_tokens=max_batch_tokens),
             parallel=ParallelConfig(num_threads=threads),
+            adapters=_adapters(settings),
         )
         if not settings.model_names:
             settings = settings.model_copy(update={"model_names": (name,)})
+        _check_names(settings)
         raise typer.Exit(_run(settings, config, path, home.expanduser() / "state", listener))
+
+
+def _adapters(settings: Settings) -> tuple[AdapterSource, ...]:
+    """Adapters for the engine; their paths hold wherever it is told to work."""
+    from engine.config import AdapterSource
+
+    paths = {name: Path(path).expanduser() for name, path in settings.adapter_paths.items()}
+    for name, path in paths.items():
+        if not path.is_dir():
+            raise typer.BadParameter(f"--adapter {name}: {path}: no such directory")
+    return tuple(AdapterSource(name=name, path=str(path.resolve())) for name, path in paths.items())
+
+
+def _check_names(settings: Settings) -> None:
+    from gateway.models import ServedModels
+
+    try:
+        ServedModels(settings.model_names, list(settings.adapter_paths))
+    except ValueError as error:
+        raise typer.BadParameter(f"--adapter: {error}") from None
 
 
 def _settings(**given: Any) -> Settings:

@@ -76,6 +76,7 @@ def examine_choices(report: Report) -> None:
         "K and V": str(placement.kv_dtype).removeprefix("torch."),
         "attention": f"{own}{choice.backend.name} ({choice.reason}); also there: {', '.join(others) or 'none'}",
         "op forms": ", ".join(_op_forms()),
+        "adapters": "by torch, beside the native step" if step.is_native else "by the same step",
         "tokens a step": str(placement.max_batch_tokens),
     }
     if not is_cuda:

@@ -85,6 +85,7 @@ class ProgramStarter:
                 limits=limits,
                 account=owner,
                 salt=salt,
+                adapter=self._runtime.info.adapter_of(given.model),
             )
         except ProgramInvalid as error:
             error.param = "extension.source"

@@ -104,6 +104,7 @@ def to_options(
         priority=fields.priority,
         constraint=constraint_of(fields),
         program=_program_of(fields.extension, info.vocab_size),
+        adapter=info.adapter_of(fields.model),
     )
 
 

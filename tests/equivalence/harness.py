@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from engine.build import build_loop
-from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig, WeightFormat
+from engine.config import AdapterSource, EngineConfig, KVConfig, ParallelConfig, SchedulingConfig, WeightFormat
 from engine.loop import EngineLoop
 from engine.native.library import native_status
 from engine.request import GenerateRequest, TokenEvent
@@ -48,6 +48,7 @@ def open_loop(
     weights: WeightFormat | None = None,
     device: str = "cpu",
     num_threads: int = 1,
+    adapters: Sequence[AdapterSource] = (),
 ) -> Iterator[EngineLoop]:
     """An engine, on a CPU with one thread, closed afterwards with its books checked; `weights` is up to the step."""
     loop = build_loop(
@@ -62,6 +63,7 @@ def open_loop(
             kv=KVConfig(num_pages=num_pages, page_size=page_size, prefix_cache=prefix_cache),
             scheduling=SchedulingConfig(max_num_seqs=max_num_seqs, max_batch_tokens=max_batch_tokens, overlap=overlap),
             parallel=ParallelConfig(num_threads=num_threads),
+            adapters=tuple(adapters),
         )
     )
     assert loop.info.step.split()[0] == ("torch" if step == "torch" else "native")
@@ -85,6 +87,7 @@ def request(
     ignore_eos: bool = True,
     frequency_penalty: float = 0.0,
     logprobs: int | None = None,
+    adapter: str = "",
 ) -> GenerateRequest:
     """A request over token ids."""
     params = SamplingParams(
@@ -97,7 +100,7 @@ def request(
         frequency_penalty=frequency_penalty,
         logprobs=logprobs,
     )
-    return GenerateRequest(request_id=name, prompt_ids=list(prompt_ids), sampling=params, n=n)
+    return GenerateRequest(request_id=name, prompt_ids=list(prompt_ids), sampling=params, n=n, adapter=adapter)
 
 
 def run(loop: EngineLoop, requests: Sequence[GenerateRequest]) -> Outputs:
