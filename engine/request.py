@@ -294,7 +294,6 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         """KiB that one page is charged as."""
         return -(-self.page_bytes // 1024)
 
-
     def adapter_of(self, model: str | None) -> str:
         """The adapter that is served as a model of that name; empty if it is no adapter's."""
         return next((one.name for one in self.adapters if one.name == model), "")
