@@ -46,8 +46,21 @@ from gateway.settings import Settings
 from gateway.state.runs import BackgroundRuns
 from gateway.state.store import Bounds, ResponseStore
 from gateway.telemetry import Metrics
+from gateway.tenancy.build import build_tenancy
+from gateway.tenancy.middleware import TenantDoor
+from gateway.tools.service import build_tools
+from gateway.tracing import TraceRequests
 
-EXPOSED_HEADERS = ("x-request-id", "openai-processing-ms", "openai-version", "retry-after", "x-should-retry")
+EXPOSED_HEADERS = (
+    "x-request-id",
+    "openai-processing-ms",
+    "openai-version",
+    "retry-after",
+    "retry-after-ms",
+    "x-should-retry",
+    *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
+    *(f"x-kv-quota-{what}" for what in ("limit", "used", "remaining", "reset")),
+)
 """Response headers that scripts of other origins may read."""
 
 ROUTES = (
@@ -120,10 +133,11 @@ def create_app(
         title="Wye",
         version=version("wye"),
         redirect_slashes=False,
+        tenants=build_tenancy(settings, url),
         middleware=_middleware(services),
         exception_handlers={HTTPException: _on_http_error, RequestValidationError: _on_validation_error},
     )
-    app.needs_key = bool(settings.api_keys)
+    app.needs_key = bool(settings.api_keys or settings.admin_key)
     app.state.services = services
     for module in ROUTES:
         app.include_router(module.router)
@@ -157,7 +171,7 @@ def _middleware(services: Services) -> list[Middleware]:
         Middleware(ErrorBoundary, to_reply=services.to_reply),
         Middleware(PlainOptions),
         Middleware(TrailingSlash),
-        Middleware(Authenticate, keys=ApiKeys(settings.api_keys), open_paths=open_paths),
+        _door(services, open_paths),
         Middleware(Admission, lifecycle=services.lifecycle),
         Middleware(
             RequestBody,
@@ -176,6 +190,15 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     """Path and query parameters that FastAPI refuses: 400, not 422."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+def _door(services: Services, open_paths: frozenset[str]) -> Middleware:
+    settings = services.settings
+    keys = ApiKeys(settings.api_keys)
+    if not settings.admin_key:
+        return Middleware(Authenticate, keys=keys, open_paths=open_paths)
+    gate = None if services.tenants is None else services.tenants.gate
+    return Middleware(TenantDoor, keys=keys, admin_key=settings.admin_key, gate=gate, open_paths=open_paths)
+
+
     return _reply(request, BadRequest(str(first["msg"]), str(first["loc"][-1])))
 
 

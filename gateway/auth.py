@@ -27,16 +27,14 @@ class ApiKeys:
         Raises:
             AuthenticationError: It holds no known key.
         """
-        if not self._digests:
-            return
-        if authorization is None:
-            raise AuthenticationError("No API key given. Send it in the header 'Authorization: Bearer KEY'.")
-        scheme, _, key = authorization.strip().partition(b" ")
-        given = _digest(key.strip())
-        # Every key is compared, so that the time taken says nothing about which one came close.
-        is_known = sum(hmac.compare_digest(given, known) for known in self._digests) > 0
-        if scheme.lower() != b"bearer" or not is_known:
+        if self._digests and not self.knows(bearer_key(authorization)):
             raise AuthenticationError("The API key is not valid.")
+
+    def knows(self, key: bytes) -> bool:
+        """True if the key is one of these."""
+        given = _digest(key)
+        # Every key is compared, so that the time taken says nothing about which one came close.
+        return sum(hmac.compare_digest(given, known) for known in self._digests) > 0
 
 
 class Authenticate:
@@ -53,6 +51,20 @@ class Authenticate:
         if not is_open and caller_of(scope) is None:
             self._keys.check(dict(scope["headers"]).get(b"authorization"))
         await self._app(scope, receive, send)
+
+
+def bearer_key(authorization: bytes | None) -> bytes:
+    """The key in an `Authorization` header.
+
+    Raises:
+        AuthenticationError: There is none.
+    """
+    if authorization is None:
+        raise AuthenticationError("No API key given. Send it in the header 'Authorization: Bearer KEY'.")
+    scheme, _, key = authorization.strip().partition(b" ")
+    if scheme.lower() != b"bearer" or not key.strip():
+        raise AuthenticationError("The API key is not valid.")
+    return key.strip()
 
 
 def _digest(key: bytes) -> bytes:

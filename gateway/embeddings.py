@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from extensions.embedding import Embedding
+from extensions.output import Usage
 from extensions.runtime import Runtime
 from gateway.telemetry import Metrics
+from gateway.tenancy.payer import Payer
 
 Take = Callable[[int, Embedding], None]
 """Given a prompt's place and its embedding."""
@@ -22,7 +24,8 @@ async def embed_all(
     prompts: Sequence[Sequence[int]],
     take: Take,
     *,
-    salt: str,
+    payer: Payer,
+    model: str,
     priority: int,
     metrics: Metrics,
 ) -> None:
@@ -32,7 +35,8 @@ async def embed_all(
         runtime: The door to the model.
         prompts: Token ids.
         take: Called as soon as an embedding is there.
-        salt: Prefix pages are shared only among requests of the same salt.
+        payer: Who pays.
+        model: The model's name, for whoever pays.
         priority: Lower enters sooner.
         metrics: Told what was done.
 
@@ -44,10 +48,19 @@ async def embed_all(
     started_s = time.perf_counter()
     left = iter(enumerate(prompts))
 
-    async def work() -> None:
-        for place, ids in left:
-            take(place, await runtime.embed(ids, salt=salt, priority=priority))
+    num_done_tokens = 0
 
+    async def work() -> None:
+        nonlocal num_done_tokens
+        for place, ids in left:
+            embedding = await runtime.embed(
+                ids, account=payer.account, salt=payer.salt, adapter=adapter, priority=priority
+            )
+            take(place, embedding)
+            num_done_tokens += len(ids)
+
+    adapter = runtime.info.adapter_of(model)
+    payer.begin(model)
     tasks = [asyncio.create_task(work()) for _ in range(min(MAX_IN_FLIGHT, len(prompts)))]
     try:
         await asyncio.gather(*tasks)
@@ -55,4 +68,5 @@ async def embed_all(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        payer.end(Usage(num_prompt_tokens=num_done_tokens))
     metrics.observe_embeddings(len(prompts), sum(map(len, prompts)), time.perf_counter() - started_s)

@@ -5,12 +5,21 @@
     │   ├── UnsupportedParameter  a field whose meaning we cannot honour; never silently ignored
     │   └── PromptTooLong         longer than the context, seen before it was tokenised
     ├── AuthenticationError       no key or a wrong one, 401
+    ├── PermissionDenied          the key is known, but not for this, 403
+    ├── LimitReached              429; says which limit, whose, and when to come back
+    │   ├── RateLimited           requests or tokens per minute, requests at once, resident memory
+    │   ├── QuotaExhausted        the KV quota of a window is used up
+    │   └── QuotaHeld             what is left of it is held by the tenant's own running work
     ├── ModelNotFound             no model of that name is served, 404
     ├── NotFound                  nothing of that id is kept here, or it is somebody else's, 404
     ├── ExtensionConflict         another program has that name and version, 409
+    ├── ToolConflict              the operator has a tool of that name, 409
+    ├── CallInProgress            the approved call is being made, or was and nobody knows what came of it, 409
     ├── BodyTooLarge              the body exceeds the limit, 413
     ├── UnsupportedMediaType      the body is not JSON, or compressed in a way we do not read, 415
+    ├── Conflict                  it has been changed by somebody else meanwhile, or is there already, 409
     ├── StoreUnavailable          no store for what outlives a request, or it does not answer, 503
+    │   └── QuotaStoreUnavailable the same of tenants, keys and quotas: nothing is admitted without it
     ├── NotReady                  no engine yet, or shutting down, 503; trying later can help
     └── ClientGone                the client closed the connection; nobody reads the answer (499 in logs)
 
@@ -44,6 +53,16 @@ from extensions.errors import (
     ScriptCrashed,
     ScriptError,
     ScriptLimitExceeded,
+)
+from extensions.tools.errors import (
+    EgressDenied,
+    ToolArgumentsInvalid,
+    ToolDenied,
+    ToolFailed,
+    ToolInvalid,
+    ToolNotFound,
+    ToolOutcomeUnknown,
+    ToolTimeout,
 )
 
 MAX_MESSAGE_CHARS = 1024
@@ -105,6 +124,36 @@ class AuthenticationError(GatewayError):
     """No API key, or one that is not known."""
 
 
+class PermissionDenied(GatewayError):
+    """The key is known, but it may not do this."""
+
+
+class LimitReached(GatewayError):
+    """A limit of a tenant or key is reached; nothing was begun.
+
+    Attributes:
+        details: Which limit, whose, how much of it is used: added to the error's object.
+        headers: What tells clients when to come back.
+    """
+
+    def __init__(self, message: str, details: dict[str, Any], headers: dict[str, str]) -> None:
+        super().__init__(message)
+        self.details = details
+        self.headers = headers
+
+
+class RateLimited(LimitReached):
+    """A limit that lasts for a moment: requests or tokens per minute, requests at once, resident memory."""
+
+
+class QuotaExhausted(LimitReached):
+    """The KV quota of a window is used up."""
+
+
+class QuotaHeld(LimitReached):
+    """What is left of the KV quota is held by the tenant's own running work."""
+
+
 class ModelNotFound(GatewayError):
     """No model of that name is served here."""
 
@@ -147,6 +196,14 @@ class ClientGone(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaStoreUnavailable(StoreUnavailable):
+    """Tenants, keys and quotas cannot be looked up; nothing is admitted without that."""
+
+
+class Conflict(GatewayError):
+    """Something of that name is there already, or it has been changed meanwhile."""
+
+
 class ErrorSpec:
     """How one class of errors looks on the wire.
 
@@ -176,11 +233,20 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     StoreUnavailable: ErrorSpec(503, "server_error", "store_unavailable", retry_after=True),
     NotReady: ErrorSpec(503, "server_error", "server_is_overloaded", retry_after=True),
     ClientGone: ErrorSpec(499, "invalid_request_error", "client_closed_request"),
+    PermissionDenied: ErrorSpec(403, "invalid_request_error", "permission_denied"),
+    LimitReached: ErrorSpec(429, "rate_limit_error", "rate_limit_exceeded"),
+    RateLimited: ErrorSpec(429, "rate_limit_error", "rate_limit_exceeded"),
+    QuotaExhausted: ErrorSpec(429, "insufficient_quota", "kv_quota_exceeded"),
+    QuotaHeld: ErrorSpec(429, "rate_limit_error", "kv_quota_held"),
     ClientDisconnect: ErrorSpec(499, "invalid_request_error", "client_closed_request"),
     ContextTooLong: ErrorSpec(400, "invalid_request_error", CONTEXT_CODE),
     UnknownAdapter: ErrorSpec(404, "invalid_request_error", "model_not_found"),
+    ToolConflict: ErrorSpec(409, "invalid_request_error", "tool_exists"),
+    CallInProgress: ErrorSpec(409, "invalid_request_error", "tool_call_in_progress"),
     UnsupportedReadout: ErrorSpec(400, "invalid_request_error", "unsupported_parameter"),
     InvalidRequest: ErrorSpec(400, "invalid_request_error", None),
+    Conflict: ErrorSpec(409, "invalid_request_error", "conflict"),
+    QuotaStoreUnavailable: ErrorSpec(503, "server_error", "quota_store_unavailable", retry_after=True),
     InvalidText: ErrorSpec(400, "invalid_request_error", None),
     TextTooLong: ErrorSpec(400, "invalid_request_error", CONTEXT_CODE),
     TemplateError: ErrorSpec(400, "invalid_request_error", "invalid_messages"),
@@ -264,6 +330,8 @@ def _listed(error: BaseException) -> ErrorSpec | None:
     return next((TABLE[cls] for cls in type(error).__mro__ if cls in TABLE), None)
 
 
+    if isinstance(error, LimitReached):
+        headers |= error.headers
 def _details(error: Exception, max_chars: int) -> dict[str, Any]:
     """What an error of a program says besides: where in the script, and what for."""
     match error:
@@ -284,6 +352,8 @@ def diagnostics_body(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
     return [
         {
             "line": one.line,
+        case LimitReached():
+            return error.details
             "column": one.column,
             "end_line": one.end_line or one.line,
             "end_column": one.end_column or one.column,

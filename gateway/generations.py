@@ -14,6 +14,7 @@ from extensions.generation import Generation
 from extensions.output import GenerateOptions, GenerationStep, TokenText, Usage
 from extensions.runtime import Runtime
 from gateway.telemetry import Metrics
+from gateway.tenancy.payer import Payer
 from gateway.translate.usage import total_usage
 
 MAX_BUFFERED_STEPS = 16
@@ -67,8 +68,9 @@ class Generations:
     Choices are numbered prompt by prompt: `prompt * n + index`.
     """
 
-    def __init__(self, parts: list[Generation], per_prompt: int, watch: Stopwatch) -> None:
+    def __init__(self, parts: list[Generation], per_prompt: int, watch: Stopwatch, payer: Payer) -> None:
         self._parts = parts
+        self._payer = payer
         self._per_prompt = per_prompt
         self._watch = watch
         self._readers: list[asyncio.Task[None]] = []
@@ -76,9 +78,17 @@ class Generations:
 
     @classmethod
     async def start(
-        cls, runtime: Runtime, work: Sequence[Work], *, salt: str, metrics: Metrics, prompt_param: str
+        cls, runtime: Runtime, work: Sequence[Work], *, payer: Payer, model: str, metrics: Metrics, prompt_param: str
     ) -> Generations:
         """Hands all prompts to the engine; either all are accepted or none goes on.
+
+        Args:
+            runtime: The door to the model.
+            work: The prompts.
+            payer: Who pays; told at the end what was used.
+            model: The model's name, for whoever pays.
+            metrics: Told of what happens.
+            prompt_param: Wire's name of the prompt.
 
         Raises:
             InvalidRequest: One can never be served; `param` is the wire's name.
@@ -88,7 +98,7 @@ class Generations:
         parts: list[Generation] = []
         try:
             for part in work:
-                context = runtime.context(part.prompt_ids, salt=salt)
+                context = runtime.context(part.prompt_ids, account=payer.account, salt=payer.salt)
                 parts.append(await context.generate(part.options))
         except BaseException as error:
             await asyncio.gather(*(part.aclose() for part in parts))
@@ -97,7 +107,8 @@ class Generations:
             raise
         num_prompt_tokens = sum(len(part.prompt_ids) for part in work)
         num_choices = sum(part.options.n for part in work)
-        return cls(parts, work[0].options.n, Stopwatch(metrics, num_prompt_tokens, num_choices))
+        payer.begin(model)
+        return cls(parts, work[0].options.n, Stopwatch(metrics, num_prompt_tokens, num_choices), payer)
 
     @property
     def usage(self) -> Usage:
@@ -132,6 +143,7 @@ class Generations:
         await asyncio.gather(*self._readers, return_exceptions=True)
         await asyncio.gather(*(part.aclose() for part in self._parts))
         self._watch.abandon("abort")
+        self._payer.end(self.usage)
 
     async def collect(self) -> list[Choice]:
         """Waits for all and returns the choices in order. Closes itself.

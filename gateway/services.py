@@ -60,6 +60,7 @@ class Services:
 
     settings: Settings
     runtime: Runtime
+        tenants: Who may use how much; None on a server without tenants, or without a Redis.
     models: ServedModels
     metrics: Metrics
     lifecycle: Lifecycle
@@ -72,6 +73,7 @@ class Services:
     def is_ready(self) -> bool:
         """True if a request sent now would be taken."""
         return self.runtime.is_ready and not self.lifecycle.is_draining
+    tenants: Tenancy | None
 
     async def engine_info(self) -> EngineInfo:
         """What the engine is; waits a moment for one that is about to be connected.
@@ -130,6 +132,8 @@ class Services:
         return to_reply(
             error,
             retry_after_s=self.settings.retry_after_s,
+        if self.tenants is not None:
+            await self.tenants.aclose()
             max_message_chars=self.settings.max_message_chars,
         )
 

@@ -15,6 +15,7 @@ from gateway.programs.work import ProgramWork
 from gateway.schemas.base import WireModel
 from gateway.schemas.extensions import ExtensionFields
 
+from gateway.tenancy.payer import Payer
 MODEL_PREFIX = "ext:"
 """A model of this name and a program's is that program on the served model, for clients that send no other fields."""
 
@@ -54,6 +55,7 @@ class ProgramStarter:
     ) -> ProgramWork:
         """Starts the program that a request asks for.
 
+        payer: Payer | None = None,
         Args:
             body: The request.
             fields: Its `extension`.
@@ -63,6 +65,7 @@ class ProgramStarter:
 
         Raises:
             ArgumentsInvalid: Its name, arguments or limits are wrong; `param` is the path in the body.
+            payer: Told at the end what was used.
             NotFound: Nothing of its name is here.
             ProgramInvalid: It cannot run.
             SandboxUnavailable: There is no process to run it in.
@@ -94,7 +97,7 @@ class ProgramStarter:
             if not error.param.startswith("extension."):
                 error.param = f"extension.{error.param}"
             raise
-        return ProgramWork(run)
+        return ProgramWork(run, payer, model=given.model)
 
     async def aclose(self) -> None:
         """Ends all programs. Idempotent."""

@@ -9,18 +9,26 @@ from extensions.output import GenerationStep, Usage
 from extensions.programs.request import EventEmitted, LogWritten, ProgramOutcome, TextEmitted
 from extensions.programs.run import ProgramRun
 from gateway.generations import Choice
+from gateway.tenancy.payer import Payer
 
 
 class ProgramWork:
     """The work of a request that a program answers. Iterate once; close it however that ends.
+
+    Args:
+        run: The program.
+        payer: Told at the end what was used.
+        model: The model's name, for whoever pays.
 
     Attributes:
         run: The program.
         outcome: What it came to; None before its end.
     """
 
-    def __init__(self, run: ProgramRun) -> None:
+    def __init__(self, run: ProgramRun, payer: Payer | None = None, model: str = "") -> None:
         self.run = run
+        self._payer = payer or Payer()
+        self._payer.begin(model, run.program.name or "inline")
         self.outcome: ProgramOutcome | None = None
         self._news: list[dict[str, Any]] = []
         self._steps = self._read()
@@ -34,6 +42,7 @@ class ProgramWork:
             num_completion_tokens=used.num_completion_tokens,
             num_cached_tokens=used.num_cached_tokens,
             per_choice={0: used.num_completion_tokens},
+            kv_kib_ms=used.kv_kib_ms,
         )
 
     def take_news(self) -> list[dict[str, Any]]:
@@ -72,6 +81,7 @@ class ProgramWork:
     async def aclose(self) -> None:
         """Ends the program if it still runs; all it holds is free within one step. Idempotent."""
         await self.run.aclose()
+        self._payer.end(self.usage)
 
     def body(self) -> dict[str, Any]:
         """The `extension` of the answer; once the program has ended."""
@@ -96,6 +106,7 @@ class ProgramWork:
                 "log_bytes": used.log_bytes,
                 "wall_s": round(used.wall_s, 6),
                 "first_call_s": None if used.first_call_s is None else round(used.first_call_s, 6),
+                "kv_byte_seconds": round(used.kv_kib_ms * 1.024),
             },
             "logs": outcome.logs,
         }

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from gateway.errors import BadRequest
 from gateway.generations import Generations
 from gateway.openapi import takes
 from gateway.programs.running import asked_program
 from gateway.routes.answering import collect, json_response, stream
+from gateway.routes.owning import payer_of
 from gateway.routes.running import answer_by_program, model_name
+from gateway.routes.with_tools import chat_with_tools
 from gateway.schemas.chat import ChatRequest
 from gateway.services import ServicesDep, read_body
 from gateway.translate.chat import ChatChunks, chat_answer
@@ -27,16 +30,25 @@ async def create_chat_completion(request: Request, services: ServicesDep) -> Res
     model = model_name(services, body.model)
     check_limits(body, services.settings)
     if (program := asked_program(body.model, body.extension)) is not None:
+        if body.server_tools:
+            raise BadRequest("A program calls tools by itself; leave 'server_tools' out.", "server_tools")
         given = chat_for_program(body, model)
         return await answer_by_program(request, services, body, program, given, "chat")
+    if body.server_tools:
+        return await chat_with_tools(request, services, body, model)
     runtime, info = services.runtime, await services.engine_info()
     chat = await prepare_chat(body, runtime.text, info, services.settings)
     work = await Generations.start(
-        runtime, [chat.work], salt=body.cache_salt or "", metrics=services.metrics, prompt_param="messages"
+        runtime,
+        [chat.work],
+        payer=payer_of(request, services, body.cache_salt),
+        model=model,
+        metrics=services.metrics,
+        prompt_param="messages",
     )
     form = chat.form(body, runtime.text, services.settings)
     head = Head.new("chatcmpl", model=model, fingerprint=info.fingerprint)
     if body.stream:
         return stream(services, work, ChatChunks(head, form))
     choices = await collect(request, work)
-    return json_response(chat_answer(head, form, choices, work.usage))
+    return json_response(chat_answer(head, form, choices, work.usage), usage=work.usage)

@@ -12,6 +12,7 @@ from gateway.generations import Generations, Work
 from gateway.openapi import takes
 from gateway.programs.running import asked_program
 from gateway.routes.answering import collect, json_response, stream
+from gateway.routes.owning import payer_of
 from gateway.routes.running import answer_by_program, model_name
 from gateway.schemas.completions import CompletionRequest, Prompt
 from gateway.services import ServicesDep, read_body
@@ -45,7 +46,8 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
     work = await Generations.start(
         runtime,
         [Work(prompt.ids, _options(body, info, runtime.text, prompt)) for prompt in prompts],
-        salt=body.cache_salt or "",
+        payer=payer_of(request, services, body.cache_salt),
+        model=model,
         metrics=services.metrics,
         prompt_param="prompt",
     )
@@ -53,7 +55,7 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
     if body.stream:
         return stream(services, work, CompletionChunks(head, body, prompts))
     choices = await collect(request, work)
-    return json_response(completion_answer(head, body, choices, work.usage, prompts))
+    return json_response(completion_answer(head, body, choices, work.usage, prompts), usage=work.usage)
 
 
 def _check_limits(body: CompletionRequest, settings: Settings) -> None:

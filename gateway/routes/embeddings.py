@@ -13,6 +13,7 @@ from gateway.embeddings import Take, embed_all
 from gateway.errors import BadRequest
 from gateway.openapi import takes
 from gateway.routes.answering import json_response
+from gateway.routes.owning import payer_of
 from gateway.schemas.embeddings import EmbeddingRequest, PooledFields, RerankRequest, ScoreRequest
 from gateway.services import Services, ServicesDep, read_body
 from gateway.sse import unless_disconnected
@@ -48,7 +49,7 @@ async def create_embeddings(request: Request, services: ServicesDep) -> Response
         kept = shaped(embedding.values, body.dimensions, normalize=normalize)
         values[place] = written(kept, body.encoding_format)
 
-    await _embed(request, services, body, prompts, take)
+    await _embed(request, services, body, prompts, take, model)
     return json_response(embeddings_answer(model, values, usage_of(prompts)))
 
 
@@ -64,7 +65,7 @@ async def create_scores(request: Request, services: ServicesDep) -> Response:
     reader = InputReader(services.runtime.text, info, body)
     first = await reader.read(body.text_1, "text_1", is_list=len(body.text_1) > 1)
     second = await reader.read(body.text_2, "text_2", is_list=len(body.text_2) > 1)
-    vectors = await _vectors(request, services, body, [*first, *second])
+    vectors = await _vectors(request, services, body, [*first, *second], model)
     firsts, seconds = vectors[: len(first)], vectors[len(first) :]
     if len(firsts) == 1:
         firsts *= len(seconds)
@@ -95,7 +96,7 @@ async def _rerank(request: Request, services: Services, *, returns_documents: bo
     query = await reader.read([body.query], "query", is_list=False)
     keep = ("max_tokens_per_doc", body.max_tokens_per_doc)
     documents = await reader.read(body.documents, "documents", is_list=True, keep=keep)
-    vectors = await _vectors(request, services, body, [*query, *documents])
+    vectors = await _vectors(request, services, body, [*query, *documents], model)
     if body.return_documents is not None:
         returns_documents = body.return_documents
     results = ranked(body, vectors[0], vectors[1:], returns_documents=returns_documents)
@@ -104,7 +105,7 @@ async def _rerank(request: Request, services: Services, *, returns_documents: bo
 
 
 async def _vectors(
-    request: Request, services: Services, body: PooledFields, prompts: Sequence[Sequence[int]]
+    request: Request, services: Services, body: PooledFields, prompts: Sequence[Sequence[int]], model: str
 ) -> list[Vector]:
     """Every prompt's embedding."""
     vectors: dict[int, Vector] = {}
@@ -112,19 +113,25 @@ async def _vectors(
     def take(place: int, embedding: Embedding) -> None:
         vectors[place] = embedding.values
 
-    await _embed(request, services, body, prompts, take)
+    await _embed(request, services, body, prompts, take, model)
     return [vectors[place] for place in range(len(prompts))]
 
 
 async def _embed(
-    request: Request, services: Services, body: PooledFields, prompts: Sequence[Sequence[int]], take: Take
+    request: Request,
+    services: Services,
+    body: PooledFields,
+    prompts: Sequence[Sequence[int]],
+    take: Take,
+    model: str,
 ) -> None:
     """Embeds every prompt, for as long as the client stays."""
     work = embed_all(
         services.runtime,
         prompts,
         take,
-        salt=body.cache_salt or "",
+        payer=payer_of(request, services, body.cache_salt),
+        model=model,
         priority=body.priority,
         metrics=services.metrics,
     )

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from fastapi import Request
 
-from gateway.caller import caller_of
 from gateway.services import Services
+from gateway.tenancy.payer import Payer, salt_of
+from gateway.tenancy.principal import label_of_key, principal_of
+from gateway.tenancy.tickets import ticket_of
 
 
 def owner_of(request: Request, services: Services) -> str:
-    """Who is asking, in a form that tells nothing of the key; the same for everybody where there are no keys."""
-    if (caller := caller_of(request.scope)) is not None:
-        return caller.owner
+    """Who is asking: the tenant, or what tells nothing of the key; the same for everybody where there are no keys."""
+    if (principal := principal_of(request.scope)) is not None:
+        return principal.owner
     if not services.settings.api_keys:
         return ""
     _, _, key = request.headers.get("authorization", "").strip().partition(" ")
-    return hashlib.sha256(b"wye owner\0" + key.strip().encode("latin-1")).hexdigest()[:32]
+    return label_of_key(key.strip().encode("latin-1"))
+
+
+def payer_of(request: Request, services: Services, cache_salt: str | None) -> Payer:
+    """Who pays for the work of a request.
+
+    Args:
+        request: Of the client.
+        services: Of the app.
+        cache_salt: That it asks for.
+    """
+    account = owner_of(request, services)
+    return Payer(account, salt_of(account, cache_salt), ticket_of(request.scope))

@@ -20,7 +20,7 @@ from gateway.routes.answering import json_response
 from gateway.routes.context import Prompt, read_prompt
 from gateway.routes.following import follow, read_response
 from gateway.routes.listing import Limit, Order, page
-from gateway.routes.owning import owner_of
+from gateway.routes.owning import owner_of, payer_of
 from gateway.routes.reading import readable
 from gateway.routes.responding import Turn, answer_as_stream, answer_whole, begin_in_background, event_stream
 from gateway.routes.running import model_name
@@ -29,6 +29,7 @@ from gateway.schemas.items import new_id
 from gateway.schemas.responses import InputTokensRequest, ResponseRequest
 from gateway.services import Services, ServicesDep, read_body
 from gateway.state.store import TooLargeToStore
+from gateway.tenancy.payer import Payer
 from gateway.translate.programs import chat_for_program
 from gateway.translate.responses_events import ResponseWriter
 from gateway.translate.responses_input import client_names
@@ -53,7 +54,8 @@ async def create_response(request: Request, services: ServicesDep) -> Response:
     if body.background or body.store:
         await services.store.check()
     prompt = await read_prompt(services, body, owner, num_output_tokens=body.max_output_tokens or 1)
-    turn = await _begin(services, body, prompt, program, model=model, owner=owner)
+    payer = payer_of(request, services, body.cache_salt)
+    turn = await _begin(services, body, prompt, program, model=model, payer=payer)
     if not body.background:
         return answer_as_stream(turn) if body.stream else json_response(await answer_whole(request, turn))
     queued = dict(turn.response, status="queued")
@@ -78,7 +80,7 @@ async def _begin(
     program: ExtensionFields | None,
     *,
     model: str,
-    owner: str,
+    payer: Payer,
 ) -> Turn:
     """Hands the prompt to the engine, or to the program that answers it."""
     info = await services.engine_info()
@@ -86,14 +88,15 @@ async def _begin(
     work: Generations | ProgramWork
     if program is not None:
         given = replace(chat_for_program(prompt.chat, model), stream=body.stream)
-        work = await services.programs.start(body, program, owner, given, salt=body.cache_salt or "")
+        work = await services.programs.start(body, program, payer.account, given, salt=payer.salt, payer=payer)
         form = replace(form, plan=AnswerPlan(thinking=None, tool_format=form.plan.tool_format))
     else:
         with client_names():
             work = await Generations.start(
                 services.runtime,
                 [prompt.work.work],
-                salt=body.cache_salt or "",
+                payer=payer,
+                model=model,
                 metrics=services.metrics,
                 prompt_param="messages",
             )
@@ -101,7 +104,7 @@ async def _begin(
     response = new_response(new_id("resp"), body, model=model, is_stored=is_stored, defaults=_defaults(info))
     return Turn(
         services=services,
-        owner=owner,
+        owner=payer.account,
         prompt=prompt,
         work=work,
         writer=ResponseWriter(response, form),

@@ -7,7 +7,7 @@ from fastapi import Request, Response
 from extensions.programs.request import ProgramRequest
 from gateway.programs.running import MODEL_PREFIX
 from gateway.routes.answering import collect, json_response, stream
-from gateway.routes.owning import owner_of
+from gateway.routes.owning import payer_of
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.sampling import SamplingFields
 from gateway.services import Services
@@ -34,13 +34,14 @@ async def answer_by_program(
         kind: Of chat or of text completions.
     """
     info = await services.engine_info()
-    work = await services.programs.start(body, fields, owner_of(request, services), given, salt=body.cache_salt or "")
+    payer = payer_of(request, services, body.cache_salt)
+    work = await services.programs.start(body, fields, payer.account, given, salt=payer.salt, payer=payer)
     prefix = "chatcmpl" if kind == "chat" else "cmpl"
     head = Head.new(prefix, model=given.model, fingerprint=info.fingerprint)
     if body.stream:
         return stream(services, work, ProgramChunks(head, kind, body.stream_options))
     await collect(request, work)
-    return json_response(program_answer(head, kind, work))
+    return json_response(program_answer(head, kind, work), usage=work.usage)
 
 
 def model_name(services: Services, model: str | None) -> str:

@@ -1,0 +1,51 @@
+"""Who pays for the engine's work for a request, and is told what that was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from extensions.output import Usage
+from gateway.tenancy.tickets import Ticket
+
+
+@dataclass(slots=True)
+class Payer:
+    """Who pays for one piece of work.
+
+    Attributes:
+        account: Label that the engine's meter charges.
+        salt: Prefix pages are shared only among requests of the same salt: those of one account, unless the request
+            narrows that further.
+        ticket: Of the request; None if nothing is limited.
+    """
+
+    account: str = ""
+    salt: str = ""
+    ticket: Ticket | None = None
+    _is_open: bool = field(default=False, init=False)
+
+    def begin(self, model: str = "", program: str = "") -> None:
+        """The work has begun; the request is not settled before `end`.
+
+        Args:
+            model: Name of the model, for the records of usage.
+            program: Name of the program, for the same.
+        """
+        if self.ticket is not None and not self._is_open:
+            self._is_open = True
+            self.ticket.labels = (model, program)
+            self.ticket.enter()
+
+    def end(self, usage: Usage) -> None:
+        """The work has ended, with all that it has used. Idempotent."""
+        if self.ticket is not None and self._is_open:
+            self._is_open = False
+            self.ticket.note(usage)
+            self.ticket.leave()
+
+
+def salt_of(account: str, cache_salt: str | None) -> str:
+    """The salt of an account's pages; a request's own is mixed in, so that it cannot name another account's."""
+    if not account:
+        return cache_salt or ""
+    return f"{account}\0{cache_salt}" if cache_salt else account
