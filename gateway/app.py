@@ -48,8 +48,6 @@ from gateway.state.store import Bounds, ResponseStore
 from gateway.telemetry import Metrics
 from gateway.tenancy.build import build_tenancy
 from gateway.tenancy.middleware import TenantDoor
-from gateway.tools.service import build_tools
-from gateway.tracing import TraceRequests
 
 EXPOSED_HEADERS = (
     "x-request-id",
@@ -128,12 +126,12 @@ def create_app(
         batches=build_runner(
             settings, itself, url=url, files_dir=files_dir, lifecycle=lifecycle, runtime=runtime, models=served
         ),
+        tenants=build_tenancy(settings, url),
     )
     app = DescribedApi(
         title="Wye",
         version=version("wye"),
         redirect_slashes=False,
-        tenants=build_tenancy(settings, url),
         middleware=_middleware(services),
         exception_handlers={HTTPException: _on_http_error, RequestValidationError: _on_validation_error},
     )
@@ -181,15 +179,6 @@ def _middleware(services: Services) -> list[Middleware]:
     ]
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    """404 and 405 of the router, in the error shape."""
-    return _reply(request, error)
-
-
-async def _on_validation_error(request: Request, error: Exception) -> Response:
-    """Path and query parameters that FastAPI refuses: 400, not 422."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
 def _door(services: Services, open_paths: frozenset[str]) -> Middleware:
     settings = services.settings
     keys = ApiKeys(settings.api_keys)
@@ -199,6 +188,15 @@ def _door(services: Services, open_paths: frozenset[str]) -> Middleware:
     return Middleware(TenantDoor, keys=keys, admin_key=settings.admin_key, gate=gate, open_paths=open_paths)
 
 
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """404 and 405 of the router, in the error shape."""
+    return _reply(request, error)
+
+
+async def _on_validation_error(request: Request, error: Exception) -> Response:
+    """Path and query parameters that FastAPI refuses: 400, not 422."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
     return _reply(request, BadRequest(str(first["msg"]), str(first["loc"][-1])))
 
 

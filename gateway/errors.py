@@ -13,8 +13,6 @@
     ├── ModelNotFound             no model of that name is served, 404
     ├── NotFound                  nothing of that id is kept here, or it is somebody else's, 404
     ├── ExtensionConflict         another program has that name and version, 409
-    ├── ToolConflict              the operator has a tool of that name, 409
-    ├── CallInProgress            the approved call is being made, or was and nobody knows what came of it, 409
     ├── BodyTooLarge              the body exceeds the limit, 413
     ├── UnsupportedMediaType      the body is not JSON, or compressed in a way we do not read, 415
     ├── Conflict                  it has been changed by somebody else meanwhile, or is there already, 409
@@ -53,16 +51,6 @@ from extensions.errors import (
     ScriptCrashed,
     ScriptError,
     ScriptLimitExceeded,
-)
-from extensions.tools.errors import (
-    EgressDenied,
-    ToolArgumentsInvalid,
-    ToolDenied,
-    ToolFailed,
-    ToolInvalid,
-    ToolNotFound,
-    ToolOutcomeUnknown,
-    ToolTimeout,
 )
 
 MAX_MESSAGE_CHARS = 1024
@@ -188,14 +176,6 @@ class StoreUnavailable(GatewayError):
     """What is to be kept or looked up cannot be: no Redis, or it does not answer."""
 
 
-class ClientGone(GatewayError):
-    """The client closed the connection; nobody reads an answer."""
-
-    def __init__(self) -> None:
-        super().__init__("The client closed the connection.")
-
-
-@dataclass(frozen=True, slots=True)
 class QuotaStoreUnavailable(StoreUnavailable):
     """Tenants, keys and quotas cannot be looked up; nothing is admitted without that."""
 
@@ -204,6 +184,14 @@ class Conflict(GatewayError):
     """Something of that name is there already, or it has been changed meanwhile."""
 
 
+class ClientGone(GatewayError):
+    """The client closed the connection; nobody reads an answer."""
+
+    def __init__(self) -> None:
+        super().__init__("The client closed the connection.")
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorSpec:
     """How one class of errors looks on the wire.
 
@@ -225,28 +213,26 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     PromptTooLong: ErrorSpec(400, "invalid_request_error", CONTEXT_CODE),
     BadRequest: ErrorSpec(400, "invalid_request_error", None),
     AuthenticationError: ErrorSpec(401, "invalid_request_error", "invalid_api_key"),
-    ModelNotFound: ErrorSpec(404, "invalid_request_error", "model_not_found"),
-    NotFound: ErrorSpec(404, "invalid_request_error", "not_found"),
-    ExtensionConflict: ErrorSpec(409, "invalid_request_error", "version_exists"),
-    BodyTooLarge: ErrorSpec(413, "invalid_request_error", "request_too_large"),
-    UnsupportedMediaType: ErrorSpec(415, "invalid_request_error", "unsupported_media_type"),
-    StoreUnavailable: ErrorSpec(503, "server_error", "store_unavailable", retry_after=True),
-    NotReady: ErrorSpec(503, "server_error", "server_is_overloaded", retry_after=True),
-    ClientGone: ErrorSpec(499, "invalid_request_error", "client_closed_request"),
     PermissionDenied: ErrorSpec(403, "invalid_request_error", "permission_denied"),
     LimitReached: ErrorSpec(429, "rate_limit_error", "rate_limit_exceeded"),
     RateLimited: ErrorSpec(429, "rate_limit_error", "rate_limit_exceeded"),
     QuotaExhausted: ErrorSpec(429, "insufficient_quota", "kv_quota_exceeded"),
     QuotaHeld: ErrorSpec(429, "rate_limit_error", "kv_quota_held"),
+    ModelNotFound: ErrorSpec(404, "invalid_request_error", "model_not_found"),
+    NotFound: ErrorSpec(404, "invalid_request_error", "not_found"),
+    ExtensionConflict: ErrorSpec(409, "invalid_request_error", "version_exists"),
+    BodyTooLarge: ErrorSpec(413, "invalid_request_error", "request_too_large"),
+    UnsupportedMediaType: ErrorSpec(415, "invalid_request_error", "unsupported_media_type"),
+    Conflict: ErrorSpec(409, "invalid_request_error", "conflict"),
+    QuotaStoreUnavailable: ErrorSpec(503, "server_error", "quota_store_unavailable", retry_after=True),
+    StoreUnavailable: ErrorSpec(503, "server_error", "store_unavailable", retry_after=True),
+    NotReady: ErrorSpec(503, "server_error", "server_is_overloaded", retry_after=True),
+    ClientGone: ErrorSpec(499, "invalid_request_error", "client_closed_request"),
     ClientDisconnect: ErrorSpec(499, "invalid_request_error", "client_closed_request"),
     ContextTooLong: ErrorSpec(400, "invalid_request_error", CONTEXT_CODE),
     UnknownAdapter: ErrorSpec(404, "invalid_request_error", "model_not_found"),
-    ToolConflict: ErrorSpec(409, "invalid_request_error", "tool_exists"),
-    CallInProgress: ErrorSpec(409, "invalid_request_error", "tool_call_in_progress"),
     UnsupportedReadout: ErrorSpec(400, "invalid_request_error", "unsupported_parameter"),
     InvalidRequest: ErrorSpec(400, "invalid_request_error", None),
-    Conflict: ErrorSpec(409, "invalid_request_error", "conflict"),
-    QuotaStoreUnavailable: ErrorSpec(503, "server_error", "quota_store_unavailable", retry_after=True),
     InvalidText: ErrorSpec(400, "invalid_request_error", None),
     TextTooLong: ErrorSpec(400, "invalid_request_error", CONTEXT_CODE),
     TemplateError: ErrorSpec(400, "invalid_request_error", "invalid_messages"),
@@ -313,6 +299,8 @@ def to_reply(
         message += f" ({code})"
     if spec.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, LimitReached):
+        headers |= error.headers
     body = _body(_cut(message, max_message_chars), spec.type, param, code)
     body["error"] |= _details(error, max_message_chars)
     return ErrorReply(spec.status, body, headers)
@@ -330,11 +318,11 @@ def _listed(error: BaseException) -> ErrorSpec | None:
     return next((TABLE[cls] for cls in type(error).__mro__ if cls in TABLE), None)
 
 
-    if isinstance(error, LimitReached):
-        headers |= error.headers
 def _details(error: Exception, max_chars: int) -> dict[str, Any]:
     """What an error of a program says besides: where in the script, and what for."""
     match error:
+        case LimitReached():
+            return error.details
         case ProgramInvalid():
             return {"diagnostics": diagnostics_body(error.diagnostics)}
         case ScriptError():
@@ -352,8 +340,6 @@ def diagnostics_body(diagnostics: Iterable[Diagnostic]) -> list[dict[str, Any]]:
     return [
         {
             "line": one.line,
-        case LimitReached():
-            return error.details
             "column": one.column,
             "end_line": one.end_line or one.line,
             "end_column": one.end_column or one.column,

@@ -23,6 +23,7 @@ from gateway.state.files import FileStore
 from gateway.state.runs import BackgroundRuns
 from gateway.state.store import ResponseStore
 from gateway.telemetry import Metrics
+from gateway.tenancy.build import Tenancy
 
 M = TypeVar("M", bound=WireModel)
 
@@ -56,11 +57,11 @@ class Services:
         runs: Responses that are worked on in the background.
         programs: What starts programs, and knows which there are.
         batches: What is worked on when nobody is in a hurry, and its files; None without a Redis or a directory.
+        tenants: Who may use how much; None on a server without tenants, or without a Redis.
     """
 
     settings: Settings
     runtime: Runtime
-        tenants: Who may use how much; None on a server without tenants, or without a Redis.
     models: ServedModels
     metrics: Metrics
     lifecycle: Lifecycle
@@ -68,12 +69,12 @@ class Services:
     runs: BackgroundRuns
     programs: ProgramStarter
     batches: BatchRunner | None
+    tenants: Tenancy | None
 
     @property
     def is_ready(self) -> bool:
         """True if a request sent now would be taken."""
         return self.runtime.is_ready and not self.lifecycle.is_draining
-    tenants: Tenancy | None
 
     async def engine_info(self) -> EngineInfo:
         """What the engine is; waits a moment for one that is about to be connected.
@@ -126,14 +127,14 @@ class Services:
         await self.programs.aclose()
         if self.stored is not None:
             await self.stored.aclose()
+        if self.tenants is not None:
+            await self.tenants.aclose()
 
     def to_reply(self, error: Exception) -> ErrorReply:
         """What a client sees of `error`."""
         return to_reply(
             error,
             retry_after_s=self.settings.retry_after_s,
-        if self.tenants is not None:
-            await self.tenants.aclose()
             max_message_chars=self.settings.max_message_chars,
         )
 

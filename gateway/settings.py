@@ -18,10 +18,10 @@ from gateway.parsing.reasoning import ReasoningFormat
 NameList = Annotated[tuple[str, ...], NoDecode]
 """Several names; one string with commas in the environment."""
 
-WORKER_VARIABLE = "WYE_WORKER"
 MIN_ADMIN_KEY_CHARS = 16
 """Shorter keys could be guessed."""
 
+WORKER_VARIABLE = "WYE_WORKER"
 """Environment variable that carries a `WorkerSettings` as JSON into a worker process."""
 
 PROMETHEUS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -53,10 +53,10 @@ class Settings(BaseSettings):
     api_keys: Annotated[NameList, Field(repr=False)] = ()
     """Keys accepted as `Authorization: Bearer KEY`; empty accepts any request."""
 
-    open_metrics: bool = True
     admin_key: Annotated[str, Field(repr=False)] = ""
     """Key of the administrator; with one there are tenants, and every request needs a key. Empty: no tenants."""
 
+    open_metrics: bool = True
     """Answer /metrics without a key."""
 
     cors_origins: NameList = ("*",)
@@ -207,6 +207,13 @@ class Settings(BaseSettings):
             raise ValueError("it must begin with redis://, rediss:// or unix://")
         return url
 
+    @field_validator("admin_key")
+    @classmethod
+    def _check_admin_key(cls, key: str) -> str:
+        if key and (len(key) < MIN_ADMIN_KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key):
+            raise ValueError(f"it must have at least {MIN_ADMIN_KEY_CHARS} printable ASCII characters, and no spaces")
+        return key
+
     @field_validator("adapters")
     @classmethod
     def _check_adapters(cls, adapters: tuple[str, ...]) -> tuple[str, ...]:
@@ -253,22 +260,6 @@ class WorkerSettings(BaseModel):
 
     store_url: str = ""
     """The private Redis of this server; empty if there is none. `settings.redis_url` wins."""
-
-    @field_validator("trace_endpoint")
-    @classmethod
-    def _check_exporter(cls, url: str) -> str:
-        if url and not url.startswith(("http://", "https://")):
-            raise ValueError("it must begin with http:// or https://")
-        if url and not _is_installed("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
-            raise ValueError("traces need the extra 'tracing': pip install 'wye[tracing]'")
-        return url
-
-    @field_validator("admin_key")
-    @classmethod
-    def _check_admin_key(cls, key: str) -> str:
-        if key and (len(key) < MIN_ADMIN_KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key):
-            raise ValueError(f"it must have at least {MIN_ADMIN_KEY_CHARS} printable ASCII characters, and no spaces")
-        return key
 
     files_dir: Path | None = None
     """Where this server keeps files, unless `settings.files_dir` says; None keeps none."""

@@ -14,8 +14,8 @@ from gateway.programs.finding import ProgramFinder
 from gateway.programs.work import ProgramWork
 from gateway.schemas.base import WireModel
 from gateway.schemas.extensions import ExtensionFields
-
 from gateway.tenancy.payer import Payer
+
 MODEL_PREFIX = "ext:"
 """A model of this name and a program's is that program on the served model, for clients that send no other fields."""
 
@@ -52,20 +52,20 @@ class ProgramStarter:
         given: ProgramRequest,
         *,
         salt: str,
+        payer: Payer | None = None,
     ) -> ProgramWork:
         """Starts the program that a request asks for.
 
-        payer: Payer | None = None,
         Args:
             body: The request.
             fields: Its `extension`.
             owner: Whose programs are known, and who pays.
             given: What the script is to see of the request; arguments, parameters and id are filled in here.
             salt: Prefix pages are shared only among contexts of the same salt.
+            payer: Told at the end what was used.
 
         Raises:
             ArgumentsInvalid: Its name, arguments or limits are wrong; `param` is the path in the body.
-            payer: Told at the end what was used.
             NotFound: Nothing of its name is here.
             ProgramInvalid: It cannot run.
             SandboxUnavailable: There is no process to run it in.
