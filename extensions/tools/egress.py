@@ -26,8 +26,8 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 _METADATA = frozenset(map(ip_address, ("169.254.169.254", "169.254.170.2", "100.100.100.200", "fd00:ec2::254")))
 """Where clouds hand credentials to whoever asks from inside: nothing allows these."""
 
-_TRANSLATED = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")))
-"""IPv6 that stands for IPv4 addresses, which may be inside."""
+_ODD = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96", "fec0::/10")))
+"""IPv6 that stands for IPv4 addresses, which may be inside, and what was once meant for the inside."""
 
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?|\*")
 _MAX_TRIED = 4
@@ -197,7 +197,7 @@ def _real(address: Address) -> Address:
 
 
 def _is_public(address: Address) -> bool:
-    if any(address in one for one in _TRANSLATED if one.version == address.version):
+    if any(address in one for one in _ODD if one.version == address.version):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 

@@ -8,9 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
-import httpx2
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -18,12 +16,12 @@ from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, Implementation, Tool, 
 
 from extensions.tools.egress import GuardedTransport
 from extensions.tools.errors import EgressDenied, ToolError, ToolFailed
+from extensions.tools.mcp_http import answer_bytes, http_client
 from extensions.tools.servers import McpServer
 
 MAX_TOOLS = 1000
 """Tools of one server; further ones are not there."""
 
-_MESSAGE_BYTES = 4 * 2**20
 _MAX_PAGES = 100
 _CLIENT = Implementation(name="wye", version="1")
 
@@ -60,6 +58,7 @@ class McpConnection:
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._tools: list[Tool] | None = None
         self._listed_at = 0.0
+        self._is_forgotten = False
         self._task = asyncio.create_task(self._serve())
 
     @property
@@ -115,7 +114,7 @@ class McpConnection:
             if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
                 self._closing.set()
                 raise McpLost(error.message) from None
-            if "Session terminated" in error.message:
+            if self._is_forgotten:
                 self._closing.set()
                 raise McpForgotten(error.message) from None
             raise ToolFailed(f"the server answered with an error: {error.message}") from None
@@ -149,6 +148,9 @@ class McpConnection:
             if isinstance(message, ToolListChangedNotification):
                 self._tools = None
 
+        def on_forgotten() -> None:
+            self._is_forgotten = True
+
         server = self._server
         async with contextlib.AsyncExitStack() as stack:
             if server.command:
@@ -156,68 +158,13 @@ class McpConnection:
                 parameters = StdioServerParameters(command=command, args=args, env=dict(server.env))
                 transport = stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
             else:
-                client = await stack.enter_async_context(_http_client(server, self._connect))
+                client = await stack.enter_async_context(http_client(server, self._connect, on_forgotten))
                 transport = streamable_http_client(
-                    server.url, http_client=client, max_sse_event_size=_answer_bytes(server)
+                    server.url, http_client=client, max_sse_event_size=answer_bytes(server)
                 )
             yield await stack.enter_async_context(
                 Client(transport, cache=None, message_handler=on_message, client_info=_CLIENT)
             )
-
-
-class _Measured(httpx2.AsyncBaseTransport):
-    """A transport whose answers must not be longer than allowed; streams that the server may write to are not."""
-
-    def __init__(self, inner: httpx2.AsyncBaseTransport, max_bytes: int) -> None:
-        self._inner = inner
-        self._max_bytes = max_bytes
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        request.headers["accept-encoding"] = "identity"
-        response = await self._inner.handle_async_request(request)
-        if response.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
-            await response.aclose()
-            raise httpx2.ReadError("the answer is compressed, which was not asked for", request=request)
-        if request.method == "POST":
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _MeasuredStream(response.stream, self._max_bytes)
-        return response
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _MeasuredStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int) -> None:
-        self._inner = inner
-        self._left = max_bytes
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._inner:
-            self._left -= len(piece)
-            if self._left < 0:
-                raise httpx2.ReadError("the answer is longer than allowed")
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-def _http_client(server: McpServer, connect: Callable[[str, bool, int], GuardedTransport]) -> httpx2.AsyncClient:
-    host = urlsplit(server.url).hostname or ""
-    guarded = connect(host, server.is_trusted, 4)
-    return httpx2.AsyncClient(
-        transport=_Measured(guarded, _answer_bytes(server)),
-        headers=server.headers,
-        # A tool may think for long before it answers; whoever asks has a clock of its own.
-        timeout=httpx2.Timeout(30.0, read=None),
-        follow_redirects=False,
-        trust_env=False,
-    )
-
-
-def _answer_bytes(server: McpServer) -> int:
-    return max(_MESSAGE_BYTES, 4 * server.max_output_bytes)
 
 
 async def _listed(client: Client) -> list[Tool]:
