@@ -3,13 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Protocol
 
 from extensions.output import GenerationStep, Usage
-from extensions.programs.request import EventEmitted, LogWritten, ProgramOutcome, TextEmitted
-from extensions.programs.run import ProgramRun
+from extensions.programs.program import Program
+from extensions.programs.request import (
+    EventEmitted,
+    LogWritten,
+    ProgramOutcome,
+    ProgramRequest,
+    ProgramUsage,
+    RunEvent,
+    TextEmitted,
+)
 from gateway.generations import Choice
 from gateway.tenancy.payer import Payer
+
+
+class ReadableRun(Protocol):
+    """A program's run as its reader needs it: `ProgramRun`, or one that somebody else reads too."""
+
+    @property
+    def program(self) -> Program:
+        """What runs."""
+        ...
+
+    @property
+    def request(self) -> ProgramRequest:
+        """What it answers."""
+        ...
+
+    @property
+    def usage(self) -> ProgramUsage:
+        """What it used up to now."""
+        ...
+
+    @property
+    def logs(self) -> str:
+        """What it printed up to now."""
+        ...
+
+    @property
+    def outcome(self) -> ProgramOutcome:
+        """What came of it, once the iteration has ended."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[RunEvent]: ...
+
+    async def aclose(self) -> None:
+        """Reads no more. Idempotent."""
+        ...
 
 
 class ProgramWork:
@@ -25,7 +68,7 @@ class ProgramWork:
         outcome: What it came to; None before its end.
     """
 
-    def __init__(self, run: ProgramRun, payer: Payer | None = None, model: str = "") -> None:
+    def __init__(self, run: ReadableRun, payer: Payer | None = None, model: str = "") -> None:
         self.run = run
         self._payer = payer or Payer()
         self._payer.begin(model, run.program.name or "inline")
@@ -87,27 +130,12 @@ class ProgramWork:
         """The `extension` of the answer; once the program has ended."""
         outcome = self.outcome
         assert outcome is not None
-        used = outcome.usage
         return {
             "run_id": self.run.request.id,
             "result": outcome.result,
             "exec_path": outcome.exec_path,
             "exec_reason": outcome.exec_reason or None,
-            "usage": {
-                "prompt_tokens": used.num_prompt_tokens,
-                "cached_tokens": used.num_cached_tokens,
-                "completion_tokens": used.num_completion_tokens,
-                "host_calls": used.num_host_calls,
-                "generations": used.num_generations,
-                "contexts": used.num_contexts,
-                "max_contexts": used.max_contexts,
-                "children": used.num_children,
-                "output_bytes": used.output_bytes,
-                "log_bytes": used.log_bytes,
-                "wall_s": round(used.wall_s, 6),
-                "first_call_s": None if used.first_call_s is None else round(used.first_call_s, 6),
-                "kv_byte_seconds": round(used.kv_kib_ms * 1.024),
-            },
+            "usage": usage_body(outcome.usage),
             "logs": outcome.logs,
         }
 
@@ -124,3 +152,22 @@ class ProgramWork:
                     yield GenerationStep(index=0)
         outcome = self.outcome = self.run.outcome
         yield GenerationStep(index=0, finish_reason="length" if outcome.finish_reason == "length" else "stop")
+
+
+def usage_body(used: ProgramUsage) -> dict[str, Any]:
+    """What a program used, on the wire."""
+    return {
+        "prompt_tokens": used.num_prompt_tokens,
+        "cached_tokens": used.num_cached_tokens,
+        "completion_tokens": used.num_completion_tokens,
+        "host_calls": used.num_host_calls,
+        "generations": used.num_generations,
+        "contexts": used.num_contexts,
+        "max_contexts": used.max_contexts,
+        "children": used.num_children,
+        "output_bytes": used.output_bytes,
+        "log_bytes": used.log_bytes,
+        "wall_s": round(used.wall_s, 6),
+        "first_call_s": None if used.first_call_s is None else round(used.first_call_s, 6),
+        "kv_byte_seconds": round(used.kv_kib_ms * 1.024),
+    }

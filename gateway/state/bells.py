@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
 
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
@@ -15,8 +17,13 @@ from gateway.state.store import PREFIX
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CHANNEL = f"{PREFIX}bell"
 """Scripts publish here the name of what they have changed."""
+
+LOOK_S = 2.0
+"""Whoever waits looks again after so long, whether a bell rang or not."""
 
 RETRY_S = 0.25
 _TIMEOUT_S = 5.0
@@ -57,6 +64,30 @@ class Bells:
             self._bells[name].discard(event)
             if not self._bells[name]:
                 del self._bells[name]
+
+    async def until(self, name: str, look: Callable[[], Awaitable[T | None]], timeout_s: float | None) -> T | None:
+        """What `look` finds, as soon as it finds something; None after the time, which None does not bound.
+
+        Args:
+            name: Of the bell that rings when there may be something.
+            look: Looks; raises what this raises.
+            timeout_s: How long to wait; 0 looks once.
+        """
+        if (found := await look()) is not None or timeout_s == 0:
+            return found
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        await self.start()
+        with self.listening(name) as bell:
+            while True:
+                bell.clear()
+                if (found := await look()) is not None:
+                    return found
+                left_s = LOOK_S if end_s is None else min(end_s - time.monotonic(), LOOK_S)
+                if left_s <= 0:
+                    return None
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await bell.wait()
 
     @property
     def num_listening(self) -> int:

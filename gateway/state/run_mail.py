@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -32,9 +31,6 @@ from gateway.state.store import PREFIX
 
 HEARD_AT_ONCE = 16
 """Messages that a subscriber is given at a time."""
-
-LOOK_S = 2.0
-"""Whoever waits looks again after so long, whether a bell rang or not."""
 
 _COMMON = """
 -- wye program mail 1
@@ -237,8 +233,7 @@ class OwnerMail:
                 found = await self._store.redis.xrange(self._key("t", topic), min=f"({last}", count=HEARD_AT_ONCE)
             return _heard(found, int(number)) if found else None
 
-        heard: Heard | None = await self._waited("t", topic, look, timeout_s)
-        return heard
+        return await self._store.bells.until(self._key("t", topic), look, timeout_s)
 
     async def push(self, queue: str, message: bytes, timeout_s: float | None) -> None:
         """See `Mail`."""
@@ -246,7 +241,7 @@ class OwnerMail:
         async def look() -> bool | None:
             return await self._send("q", queue, message) or None
 
-        if await self._waited("q", queue, look, timeout_s) is None:
+        if await self._store.bells.until(self._key("q", queue), look, timeout_s) is None:
             bounds = self._store.bounds
             told = f"queue {queue!r} is full: {bounds.messages} messages or {bounds.channel_bytes} bytes are kept"
             raise fault("limit_exceeded", told)
@@ -257,8 +252,7 @@ class OwnerMail:
         async def look() -> bytes | None:
             return await self._pulled(queue)
 
-        found: bytes | None = await self._waited("q", queue, look, timeout_s)
-        return found
+        return await self._store.bells.until(self._key("q", queue), look, timeout_s)
 
     async def _pulled(self, queue: str) -> bytes | None:
         """Takes a message; one that nobody is there to take any more goes back to the front."""
@@ -299,25 +293,6 @@ class OwnerMail:
         if done == -2:
             raise fault("limit_exceeded", f"at most {bounds.bytes} bytes of messages are kept")
         return done > 0
-
-    async def _waited(self, kind: str, name: str, look: Any, timeout_s: float | None) -> Any:
-        """What `look` finds, as soon as it finds something; None after the time."""
-        if (found := await look()) is not None or timeout_s == 0:
-            return found
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        bells = self._store.bells
-        await bells.start()
-        with bells.listening(self._key(kind, name)) as bell:
-            while True:
-                bell.clear()
-                if (found := await look()) is not None:
-                    return found
-                left_s = LOOK_S if end_s is None else min(end_s - time.monotonic(), LOOK_S)
-                if left_s <= 0:
-                    return None
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(left_s):
-                        await bell.wait()
 
     def _key(self, kind: str, name: str) -> str:
         return owned_key(f"p{kind}", self._owner, name)
