@@ -12,8 +12,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from gateway.parsing.formats import FormatChoice
-from gateway.parsing.reasoning import ReasoningFormat
+from extensions.parsing.formats import FormatChoice
+from extensions.parsing.reasoning import ReasoningFormat
 
 NameList = Annotated[tuple[str, ...], NoDecode]
 """Several names; one string with commas in the environment."""

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from engine.request import EngineInfo
+from extensions.parsing.answers import AnswerPlan
 from gateway.errors import BadRequest
 from gateway.generations import Generations
 from gateway.openapi import takes
-from gateway.parsing.answers import AnswerPlan
 from gateway.programs.running import asked_program
 from gateway.programs.work import ProgramWork
 from gateway.routes.answering import json_response

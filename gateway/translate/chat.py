@@ -8,11 +8,11 @@ from typing import Any
 
 from engine.text.tokenizer import Tokenizer
 from extensions.output import GenerationStep, TokenText, Usage
+from extensions.parsing.answers import AnswerPlan, AnswerReader
+from extensions.parsing.call_ids import new_call_id
+from extensions.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
+from extensions.parsing.tokens import ContentTokens, ReasoningTokens
 from gateway.generations import Choice, Generations
-from gateway.parsing.answers import AnswerPlan, AnswerReader
-from gateway.parsing.call_ids import new_call_id
-from gateway.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
-from gateway.parsing.tokens import ContentTokens, ReasoningTokens
 from gateway.schemas.chat import ChatRequest
 from gateway.translate.chunks import ChunkFrame, encode_json
 from gateway.translate.head import Head

@@ -9,13 +9,13 @@ from engine.constraints.limits import MAX_DEPTH
 from engine.request import ConstraintKind, ConstraintSpec, EngineInfo
 from engine.text.model import TextModel
 from extensions.output import GenerateOptions
+from extensions.parsing.answers import AnswerPlan
+from extensions.parsing.detection import detect_thinking, detect_tool_format, special_marker_ids
+from extensions.parsing.forced import call_grammar, thought_grammar
+from extensions.parsing.formats import FORMATS, ToolFormat
+from extensions.parsing.reasoning import MARKERS, Thinking
 from gateway.errors import BadRequest
 from gateway.generations import Work
-from gateway.parsing.answers import AnswerPlan
-from gateway.parsing.detection import detect_thinking, detect_tool_format, special_marker_ids
-from gateway.parsing.forced import call_grammar, thought_grammar
-from gateway.parsing.formats import FORMATS, ToolFormat
-from gateway.parsing.reasoning import MARKERS, Thinking
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.tools import ToolUse, tool_use
 from gateway.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engine.request import ConstraintSpec
-from gateway.parsing.forced import MAX_PARALLEL_CALLS, call_grammar
+from extensions.parsing.forced import MAX_PARALLEL_CALLS, call_grammar
 from gateway.schemas.tools import Tool
 
 CALL_MARKERS = ("<tool_call>", "</tool_call>")

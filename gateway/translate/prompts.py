@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from engine.text.errors import InvalidText, TemplateError
 from engine.text.model import TextModel
+from extensions.parsing.detection import detect_tool_format
+from extensions.parsing.formats import ToolFormat
+from extensions.parsing.tool_messages import fit_template
 from gateway.errors import BadRequest, PromptTooLong
-from gateway.parsing.detection import detect_tool_format
-from gateway.parsing.formats import ToolFormat
 from gateway.schemas.chat import ChatRequest, TemplateFields
 from gateway.schemas.tools import tool_use
-from gateway.translate.tool_messages import fit_template
 
 INLINE_CHARS = 8_192
 """Longer text is tokenised in a thread, so that other requests go on meanwhile."""

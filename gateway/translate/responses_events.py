@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from extensions.output import TokenText, Usage
+from extensions.parsing.call_ids import new_call_id
+from extensions.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from gateway.errors import ErrorReply
-from gateway.parsing.call_ids import new_call_id
-from gateway.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from gateway.translate.chat import ChatForm
 from gateway.translate.chunks import encode_json
 from gateway.translate.responses_items import CallItem, MessageItem, OpenItem, ReasoningItem

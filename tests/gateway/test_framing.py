@@ -11,7 +11,7 @@ import pytest
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.constraint import ConstraintBroken
 from engine.request import ConstraintKind, ConstraintSpec
-from gateway.parsing.forced import thought_grammar
+from extensions.parsing.forced import thought_grammar
 from gateway.schemas.base import validate
 from gateway.schemas.tools import Tool
 from gateway.translate.framing import framed

@@ -8,9 +8,9 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Literal
 
-from gateway.parsing.call_regions import FenceRegion, ListRegion, MarkedRegion
-from gateway.parsing.json_region import JsonRegion
-from gateway.parsing.regions import Region
+from extensions.parsing.call_regions import FenceRegion, ListRegion, MarkedRegion
+from extensions.parsing.json_region import JsonRegion
+from extensions.parsing.regions import Region
 
 FENCE = "```"
 FormatName = Literal["hermes", "llama3_json", "llama_pythonic", "mistral", "smollm2", "generic"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from gateway.parsing.formats import ToolFormat
-from gateway.parsing.parts import CallArguments, CallStart, Content, Part, Skipped
-from gateway.parsing.regions import Region
+from extensions.parsing.formats import ToolFormat
+from extensions.parsing.parts import CallArguments, CallStart, Content, Part, Skipped
+from extensions.parsing.regions import Region
 
 MAX_FAILURES = 64
 """After so many texts that might have been calls and were none, only a format's own markers are looked for."""

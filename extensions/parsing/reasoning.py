@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.parsing.parts import Content, Part, Reasoning, Skipped
+from extensions.parsing.parts import Content, Part, Reasoning, Skipped
 
 ReasoningFormat = Literal["auto", "none", "think", "thinking", "mistral", "cohere", "seed"]
 

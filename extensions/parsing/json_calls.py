@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.parsing.parts import Call
+from extensions.parsing.parts import Call
 
 ARGUMENT_KEYS = ("arguments", "parameters", "args")
 """Names under which models put the arguments of a call, most usual first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from gateway.parsing.formats import ToolFormat
+from extensions.parsing.formats import ToolFormat
 
 
 def new_call_id(tool_format: ToolFormat) -> str:

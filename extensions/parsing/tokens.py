@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from engine.text.tokenizer import Tokenizer
 from extensions.output import TokenText
-from gateway.parsing.parts import Content, Part, Reasoning, Skipped
+from extensions.parsing.parts import Content, Part, Reasoning, Skipped
 
 
 class _Placed(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 
-from gateway.parsing.parts import Call
+from extensions.parsing.parts import Call
 
 MAX_HEADER_CHARS = 200
 """Longest text before the arguments of a call that is not written as JSON."""

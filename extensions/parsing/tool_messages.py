@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.text.chat_template import ChatTemplate
-from gateway.parsing.formats import ToolFormat
+from extensions.parsing.formats import ToolFormat
 
 Message = dict[str, Any]
 

@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gateway.parsing.answers import AnswerPlan
-from gateway.parsing.formats import FORMATS, FormatName
-from gateway.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning, Skipped
-from gateway.parsing.reasoning import Thinking
+from extensions.parsing.answers import AnswerPlan
+from extensions.parsing.formats import FORMATS, FormatName
+from extensions.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning, Skipped
+from extensions.parsing.reasoning import Thinking
 
 NAMES = ("get_weather", "set_light", "get_time")
 THINK = Thinking(start="<think>", end="</think>")

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Collection
 
-from gateway.parsing.parts import Call
+from extensions.parsing.parts import Call
 
 MAX_CHARS = 65_536
 """Longest text that is read as Python."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.parsing.forced import ForcedText
-from gateway.parsing.formats import ToolFormat
-from gateway.parsing.parts import CallStart, Content, Part
-from gateway.parsing.reasoning import ReasoningText, Thinking
-from gateway.parsing.tool_text import ToolText
+from extensions.parsing.forced import ForcedText
+from extensions.parsing.formats import ToolFormat
+from extensions.parsing.parts import CallStart, Content, Part
+from extensions.parsing.reasoning import ReasoningText, Thinking
+from extensions.parsing.tool_text import ToolText
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

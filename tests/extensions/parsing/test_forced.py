@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from gateway.parsing.forced import call_grammar, thought_grammar
-from gateway.parsing.parts import CallArguments
-from tests.gateway.parsing.reading import NAMES, Read, parts_of, plan, read
+from extensions.parsing.forced import call_grammar, thought_grammar
+from extensions.parsing.parts import CallArguments
+from tests.extensions.parsing.reading import NAMES, Read, parts_of, plan, read
 
 OSLO = '{"city": "O]}\\"slo", "days": 42}'
 ONE = f'{{"name": "get_weather", "arguments": {OSLO}}}'

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from gateway.parsing.json_calls import JsonExtent, call_of
-from gateway.parsing.json_region import JsonRegion
-from gateway.parsing.parts import Call
-from gateway.parsing.python_calls import PythonExtent, read_python_calls
-from gateway.parsing.regions import MAX_HEADER_CHARS, ChoosingRegion, Region
+from extensions.parsing.json_calls import JsonExtent, call_of
+from extensions.parsing.json_region import JsonRegion
+from extensions.parsing.parts import Call
+from extensions.parsing.python_calls import PythonExtent, read_python_calls
+from extensions.parsing.regions import MAX_HEADER_CHARS, ChoosingRegion, Region
 
 _LANGUAGE = re.compile(r"[A-Za-z_]{0,16}[ \t\r]{0,4}")
 

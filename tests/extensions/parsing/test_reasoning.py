@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine.text.chat_template import ChatTemplate
-from gateway.parsing.detection import detect_thinking, detect_tool_format
-from gateway.parsing.reasoning import MARKERS, Thinking
-from tests.gateway.parsing.reading import Read, plan, read
+from extensions.parsing.detection import detect_thinking, detect_tool_format
+from extensions.parsing.reasoning import MARKERS, Thinking
+from tests.extensions.parsing.reading import Read, plan, read
 
 OPEN = Thinking(start="<think>", end="</think>", is_open=True)
 

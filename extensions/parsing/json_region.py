@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from gateway.parsing.json_calls import JsonExtent, read_calls, read_cut_calls
-from gateway.parsing.regions import Region
+from extensions.parsing.json_calls import JsonExtent, read_calls, read_cut_calls
+from extensions.parsing.regions import Region
 
 SEPARATORS = " \t\r\n,;"
 """May stand between the calls of one region."""

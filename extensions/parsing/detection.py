@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from engine.text.chat_template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
-from gateway.parsing.formats import FORMATS, FormatName, ToolFormat
-from gateway.parsing.reasoning import MARKERS, Thinking
+from extensions.parsing.formats import FORMATS, FormatName, ToolFormat
+from extensions.parsing.reasoning import MARKERS, Thinking
 
 _TELLTALES: tuple[tuple[str, FormatName], ...] = (
     ("[TOOL_CALLS]", "mistral"),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extensions.output import TokenText
-from gateway.parsing.parts import Content, Reasoning
-from gateway.parsing.tokens import ContentTokens
+from extensions.parsing.parts import Content, Reasoning
+from extensions.parsing.tokens import ContentTokens
 
 
 def tokens_of(*pieces: bytes) -> list[TokenText]:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from gateway.parsing.json_calls import JsonExtent
-from gateway.parsing.parts import CallArguments, CallStart, Content, Part, Skipped
+from extensions.parsing.json_calls import JsonExtent
+from extensions.parsing.parts import CallArguments, CallStart, Content, Part, Skipped
 
 MAX_PARALLEL_CALLS = 32
 """Most calls of one forced answer."""

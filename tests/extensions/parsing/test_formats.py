@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gateway.parsing.formats import FORMATS, FormatName
-from tests.gateway.parsing.reading import Read, plan, read
+from extensions.parsing.formats import FORMATS, FormatName
+from tests.extensions.parsing.reading import Read, plan, read
 
 OSLO = '{"city": "Oslo", "days": 42, "deep": {"a": [1, null, true, "}\\""]}}'
 CALL = ("get_weather", OSLO)
