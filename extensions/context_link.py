@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Sequence
 
@@ -18,6 +19,10 @@ from engine.contexts.edits import Edit
 from engine.errors import EngineStopped
 
 
+CHARGE_AGE_S = 0.05
+"""What is charged within so short a time is not worth a question."""
+
+
 class ContextLink:
     """What one engine process knows of a history. It is opened when it is first needed, and again in the next process.
 
@@ -26,6 +31,9 @@ class ContextLink:
         account: Opaque label that the engine's KV meter charges.
         salt: Prefix pages are shared only among contexts of the same salt.
         adapter: Name of the adapter that computes it; empty for the model alone.
+
+    Attributes:
+        kv_kib_ms: What its KV was charged in all, as far as the engine has told.
     """
 
     def __init__(self, engine: EngineClient, *, account: str, salt: str, adapter: str = "") -> None:
@@ -36,6 +44,9 @@ class ContextLink:
         self._context_id = ""
         self._epoch = ""
         self._num_sent = 0
+        self._kib_ms_before = 0
+        self._charged_s = 0.0
+        self.kv_kib_ms = 0
 
     def sync(self, token_ids: Sequence[int], edits: tuple[Edit, ...]) -> str:
         """Makes the engine know a history that goes on from what it knows, and returns the context's id there.
@@ -47,6 +58,7 @@ class ContextLink:
         is_new = epoch != self._epoch
         if is_new:
             self._context_id, self._epoch, self._num_sent = uuid.uuid4().hex, epoch, 0
+            self._kib_ms_before = self.kv_kib_ms
             self._engine.tell(OpenContext(self._context_id, self.account, self.salt, self.adapter))
         if self._num_sent < len(token_ids):
             self._engine.tell(AppendTokens(self._context_id, list(token_ids[self._num_sent :])))
@@ -54,6 +66,16 @@ class ContextLink:
         if edits and is_new:
             self._engine.tell(TruncateContext(self._context_id, len(token_ids), edits))
         return self._context_id
+
+    def note_charge(self, kib_ms: int) -> None:
+        """The engine says what it charged for the context that it has."""
+        self.kv_kib_ms = self._kib_ms_before + kib_ms
+        self._charged_s = time.monotonic()
+
+    @property
+    def is_charge_old(self) -> bool:
+        """The engine has it, and has not said for a while what it charged."""
+        return bool(self._epoch) and time.monotonic() - self._charged_s > CHARGE_AGE_S
 
     def grow(self, length: int) -> None:
         """The engine has added tokens by itself: it knows as many as this now."""
@@ -92,7 +114,9 @@ class ContextLink:
         """What the engine holds of it: nothing where no engine knows it."""
         if self._epoch:
             try:
-                return await self._engine.describe_context(self._context_id)
+                info = await self._engine.describe_context(self._context_id)
+                self.note_charge(info.kv_kib_ms)
+                return info
             except EngineStopped:
                 self._epoch = ""
         return ContextInfo(length=0)

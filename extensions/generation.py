@@ -45,6 +45,7 @@ class Generation:
         self._continuations = [Continuation(index, tokenizer, prompt_ids, options, stops) for index in range(options.n)]
         self._num_running = options.n
         self._num_cached_tokens: int | None = None
+        self._kib_ms = [0] * options.n
         self._has_prompt_tokens = options.prompt_logprobs is not None
         self._closing: asyncio.Future[None] | None = None
         self._span = GenerationSpan(len(prompt_ids), options.n)
@@ -58,6 +59,7 @@ class Generation:
             num_completion_tokens=sum(per_choice.values()),
             num_cached_tokens=self._num_cached_tokens or 0,
             per_choice=per_choice,
+            kv_kib_ms=sum(self._kib_ms),
         )
 
     def __aiter__(self) -> Generation:
@@ -107,6 +109,7 @@ class Generation:
         await self.aclose()
 
     def _feed(self, event: TokenEvent) -> GenerationStep | None:
+        self._kib_ms[event.index] = event.kv_kib_ms
         if event.finish_reason is EngineFinish.ERROR:
             raise errors.EngineError("the request failed") if event.error is None else rebuild(event.error)
         step = self._continuations[event.index].feed(event)

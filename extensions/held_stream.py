@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from engine.client import EventStream
 from engine.errors import EngineError
 from engine.request import FinishReason, TokenEvent
+from extensions.context_link import ContextLink
 
 
 class HeldStream:
@@ -17,10 +18,16 @@ class HeldStream:
         token_ids: Tokens given out so far.
         has_failed: It ended with an error.
         has_finished: The engine ended it by itself, without an error.
+
+    Args:
+        stream: The other.
+        link: Of the context; told what its KV was charged. The reader is told what of that is new.
     """
 
-    def __init__(self, stream: EventStream) -> None:
+    def __init__(self, stream: EventStream, link: ContextLink) -> None:
         self._stream = stream
+        self._link = link
+        self._charged_before = link.kv_kib_ms
         self.on_close: Callable[[], None] | None = None
         self.token_ids: list[int] = []
         self.has_failed = False
@@ -36,6 +43,8 @@ class HeldStream:
             self.has_failed = True
             raise
         self.token_ids += event.token_ids
+        self._link.note_charge(event.kv_kib_ms)
+        event.kv_kib_ms = self._link.kv_kib_ms - self._charged_before
         if event.finish_reason is not None:
             self.has_failed = event.finish_reason is FinishReason.ERROR
             self.has_finished = not self.has_failed

@@ -174,6 +174,16 @@ class LiveContext(History):
             async for _ in generation:
                 pass
 
+    @property
+    def kv_kib_ms(self) -> int:
+        """What its KV was charged since it was opened, as far as the engine has told."""
+        return self._link.kv_kib_ms
+
+    async def update_charge(self) -> None:
+        """Asks what its KV was charged, unless that was told a moment ago."""
+        if self._link.is_charge_old:
+            await self._link.describe()
+
     async def info(self) -> ContextInfo:
         """What the engine holds of it now.
 
@@ -217,7 +227,7 @@ class LiveContext(History):
         except BaseException:
             self._is_busy = False
             raise
-        return HeldStream(stream)
+        return HeldStream(stream, self._link)
 
     def _addressed(self, request: GenerateRequest) -> GenerateRequest:
         """The request with a name of its own, on the context as the engine knows it by now."""

@@ -123,6 +123,8 @@ class Usage:
         num_cached_tokens: Prompt tokens that came from the prefix cache.
         per_choice: Completion tokens of each continuation.
         num_reasoning_tokens: Those of the completion tokens that are thinking, where somebody told them apart.
+        kv_kib_ms: What was charged for the KV of it, in KiB times milliseconds. On a live context also for the time
+            since the generation before.
     """
 
     num_prompt_tokens: int = 0
@@ -130,3 +132,4 @@ class Usage:
     num_cached_tokens: int = 0
     per_choice: dict[int, int] = field(default_factory=dict)
     num_reasoning_tokens: int = 0
+    kv_kib_ms: int = 0

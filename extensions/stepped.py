@@ -95,6 +95,7 @@ class SteppedGeneration:
         self._choice: int | None = None
         self._banned: list[int] = []
         self._end: Step | None = None
+        self._kib_ms = 0
         self._is_closed = False
         self._span = GenerationSpan(len(prompt_ids))
 
@@ -107,6 +108,7 @@ class SteppedGeneration:
             num_completion_tokens=num_tokens,
             num_cached_tokens=self._num_cached,
             per_choice={0: num_tokens},
+            kv_kib_ms=self._kib_ms,
         )
 
     async def step(self, n: int = 1) -> Step:
@@ -218,6 +220,7 @@ class SteppedGeneration:
     def _take(self, event: TokenEvent) -> str:
         """Feeds tokens that were taken; returns their text."""
         self._num_cached = event.num_cached_tokens or self._num_cached
+        self._kib_ms = event.kv_kib_ms
         if not event.token_ids and event.finish_reason is None:
             return ""
         step = self._continuation.feed(event)

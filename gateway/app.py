@@ -57,6 +57,7 @@ EXPOSED_HEADERS = (
     "retry-after-ms",
     "x-should-retry",
     *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
+    "x-cost-kv-kib-seconds",
     *(f"x-kv-quota-{what}" for what in ("limit", "used", "remaining", "reset")),
 )
 """Response headers that scripts of other origins may read."""

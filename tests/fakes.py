@@ -259,6 +259,7 @@ class ScriptedStream:
                 num_cached_tokens=self._engine.num_cached_tokens if is_first else None,
                 prompt_logprobs=prompt_logprobs,
                 embedding=None if request.pooling is None else embedding_of(request.prompt_ids).tobytes(),
+                kv_kib_ms=self._engine.kv_kib_ms,
             )
         )
 
@@ -273,6 +274,7 @@ class ScriptedEngine:
         streams: Those that run, by id.
         refusal: Raised by the next submissions if not None.
         num_cached_tokens: Reported for every request.
+        kv_kib_ms: What every sequence is said to have been charged.
         charges: What the KV of each account is said to have come to; a test may fill it.
         contexts: Held contexts. A request on one has its history as `prompt_ids` in `requests` and in scripts.
     """
@@ -284,6 +286,7 @@ class ScriptedEngine:
         self.streams: dict[str, ScriptedStream] = {}
         self.refusal: EngineError | None = None
         self.num_cached_tokens = 0
+        self.kv_kib_ms = 0
         self.charges: dict[str, AccountCharge] = {}
         self.contexts = ScriptedContexts()
         self._stats = EngineStats(num_pages=num_pages, num_finished={"stop": 0})

@@ -136,6 +136,7 @@ class ScriptContext:
 
     async def release(self) -> None:
         """Frees it."""
+        await self.settle()
         self.let_go()
 
     async def generate(
@@ -234,9 +235,17 @@ class ScriptContext:
 
     # -- what the run does ------------------------------------------------------------------------------------------
 
+    async def settle(self) -> None:
+        """Learns what it was charged up to now."""
+        if not self._history.live.is_released:
+            await self._history.live.update_charge()
+
     def let_go(self) -> None:
         """Frees it. Idempotent."""
-        self._history.live.release()
+        live = self._history.live
+        if not live.is_released:
+            self._scope.guard.count_kv(live.kv_kib_ms)
+        live.release()
         self._scope.drop(self)
 
     async def begin(self, content: Content) -> None:

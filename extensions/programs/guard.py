@@ -93,6 +93,12 @@ class Guard:
         self.usage.num_completion_tokens += num_tokens
         self._hold("decode_tokens", self.usage.num_completion_tokens, self.limits.decode_tokens)
 
+    def count_kv(self, kib_ms: int) -> None:
+        """What was charged for KV."""
+        if self._parent is not None:
+            self._parent.count_kv(kib_ms)
+        self.usage.kv_kib_ms += kib_ms
+
     def count_output(self, num_bytes: int) -> None:
         """Bytes for the client."""
         self.usage.output_bytes += num_bytes

@@ -84,6 +84,7 @@ class ProgramUsage:
         log_bytes: Printed.
         wall_s: Seconds since admission.
         first_call_s: Seconds from admission to the script's first call of the server; None if there was none.
+        kv_kib_ms: What was charged for the KV of its contexts, in KiB times milliseconds; whole at its end.
     """
 
     num_prompt_tokens: int = 0
@@ -98,6 +99,7 @@ class ProgramUsage:
     log_bytes: int = 0
     wall_s: float = 0.0
     first_call_s: float | None = None
+    kv_kib_ms: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Launch = Callable[..., Awaitable["ProgramRun"]]
 
+SETTLE_S = 1.0
+"""How long a run that has ended waits to be told what its contexts were charged."""
 INLINE_CHARS = 8_192
 """Longer text is tokenised in a thread, so that other requests go on meanwhile."""
 
@@ -99,8 +101,14 @@ class RunScope:
         """Ends what the script left unfinished, and lets go of every context."""
         for stepper in list(self.steppers):
             await stepper.aclose()
-        for context in list(self._contexts):
-            context.let_go()
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await asyncio.gather(*(context.settle() for context in self._contexts))
+        except TimeoutError:
+            pass  # what is not told in time is charged to the account, but not shown in the answer
+        finally:
+            for context in list(self._contexts):
+                context.let_go()
 
     @property
     def num_contexts(self) -> int:

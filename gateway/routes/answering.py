@@ -92,6 +92,11 @@ async def collect(request: Request, work: AnswerWork) -> list[Choice]:
         await close_shielded(work)
 
 
-def json_response(body: Mapping[str, Any], status: int = 200) -> Response:
-    """A JSON answer."""
-    return Response(encode_json(body), status, media_type="application/json")
+COST_HEADER = "x-cost-kv-kib-seconds"
+"""KiB of KV times the seconds that a request held them."""
+
+
+def json_response(body: Mapping[str, Any], status: int = 200, usage: Usage | None = None) -> Response:
+    """A JSON answer, which tells what the KV for it has cost if its usage is given."""
+    headers = None if usage is None else {COST_HEADER: f"{usage.kv_kib_ms / 1000:.3f}"}
+    return Response(encode_json(body), status, headers, media_type="application/json")

@@ -26,6 +26,7 @@ class RunUsage(TypedDict):
     log_bytes: int
     wall_s: float
     first_call_s: float | None
+    kv_byte_seconds: int
 
 
 class ProgramAnswer(TypedDict):

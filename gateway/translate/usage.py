@@ -26,4 +26,5 @@ def total_usage(parts: Iterable[Usage]) -> Usage:
         total.num_prompt_tokens += part.num_prompt_tokens
         total.num_completion_tokens += part.num_completion_tokens
         total.num_cached_tokens += part.num_cached_tokens
+        total.kv_kib_ms += part.kv_kib_ms
     return total

@@ -78,6 +78,15 @@ async def test_g_57_an_unknown_model_is_not_found(client: httpx.AsyncClient, pat
     assert "no-such-model" in error["message"]
 
 
+@pytest.mark.parametrize(("path", "body"), [(CHAT, chat(n=2)), (TEXT, text(prompt=["one", "two"]))])
+async def test_an_answer_says_in_a_header_what_its_kv_has_cost(
+    client: httpx.AsyncClient, engine: ScriptedEngine, path: str, body: dict[str, object]
+) -> None:
+    engine.kv_kib_ms = 1234
+    answer = await client.post(path, json=body)
+    assert answer.headers["x-cost-kv-kib-seconds"] == "2.468"
+
+
 async def test_aliases_are_answered_under_the_name_asked_for(engine: ScriptedEngine, model: TextModel) -> None:
     async with scripted_client(engine, model, model_names=("org/tiny", "gpt-4o")) as client:
         assert (await whole(client, chat(model="gpt-4o")))["model"] == "gpt-4o"

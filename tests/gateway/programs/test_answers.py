@@ -49,6 +49,22 @@ async def failed(client: httpx.AsyncClient, body: Body, status: int, path: str =
     return error
 
 
+HOLDS = """
+async def main(request, lm):
+    ctx = await lm.context(request.messages)
+    await ctx.prefill()
+    await lm.sleep(request.args["s"])
+    return "done"
+"""
+
+
+async def test_a_program_is_told_what_its_contexts_have_cost_while_they_waited_too(client: httpx.AsyncClient) -> None:
+    answer = await client.post(CHAT, json=chat(**by(HOLDS, s=0.2)))
+    charged = answer.json()["extension"]["usage"]["kv_byte_seconds"]
+    assert charged >= 1024 * 0.19
+    assert float(answer.headers["x-cost-kv-kib-seconds"]) * 1024 == pytest.approx(charged, abs=2)
+
+
 @pytest.mark.parametrize("max_tokens", [3, 40])
 async def test_a_program_that_only_generates_says_what_a_plain_request_says(
     client: httpx.AsyncClient, max_tokens: int
