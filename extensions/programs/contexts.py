@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from engine.request import TokenLogprob as EngineLogprob
@@ -10,7 +11,7 @@ from extensions.programs.faults import fault, invalid
 from extensions.programs.generating import Completion, GenerateFields, TokenLogprob, reported, run_generation
 from extensions.programs.history import History, Place
 from extensions.programs.options import read_logprobs, token_ids
-from extensions.programs.planner import Feature
+from extensions.programs.planner import Feature, Lane
 from extensions.programs.scope import RunScope
 from extensions.programs.stepping import (
     Choice,
@@ -55,10 +56,11 @@ class ScriptMark:
 class ScriptContext:
     """One context of a run."""
 
-    def __init__(self, scope: RunScope, history: History) -> None:
+    def __init__(self, scope: RunScope, history: History, parent: int | None = None) -> None:
         self._scope = scope
         self._history = history
-        scope.keep(self)
+        self._number = scope.keep(self)
+        scope.trace.note("context.open", context=self._number, parent=parent, tokens=history.live.length)
 
     # -- what a script may call -------------------------------------------------------------------------------------
 
@@ -87,7 +89,7 @@ class ScriptContext:
         count = 1 if n is None else n
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_FORKS:
             raise invalid(f"n must be a whole number from 1 to {MAX_FORKS}")
-        copies = [ScriptContext(self._scope, history) for history in self._history.fork(count)]
+        copies = [ScriptContext(self._scope, history, self._number) for history in self._history.fork(count)]
         return copies[0] if n is None else copies
 
     async def mark(self) -> ScriptMark:
@@ -164,8 +166,10 @@ class ScriptContext:
         """Generates until a stop."""
         fields = locals()
         asked = GenerateFields.read(fields, self._scope, logprobs=logprobs, emit=emit)
+        lane: Lane = "fused" if sampler is None else "device"
         async with self._history.answering() as num_pending:
-            return await run_generation(self._scope, self._history.live, asked, num_pending)
+            with self._noted(lane):
+                return await run_generation(self._scope, self._history.live, asked, num_pending)
 
     async def generation(
         self,
@@ -201,7 +205,14 @@ class ScriptContext:
                 num_top, mass = 0, 0.0
             stepped = await live.stepped(options, top=num_top, need_mass=mass)
             scope.guard.usage.num_generations += 1
-        return ScriptGeneration(scope, stepped, self._history.settle)
+        start = live.length
+        scope.trace.note("generate.start", context=self._number, lane="host")
+
+        def settle() -> None:
+            scope.trace.note("generate.end", context=self._number, tokens=live.length - start)
+            self._history.settle()
+
+        return ScriptGeneration(scope, stepped, settle)
 
     async def next(self, *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> ScriptDistribution:
         """The distribution at the end of the history."""
@@ -245,8 +256,26 @@ class ScriptContext:
         live = self._history.live
         if not live.is_released:
             self._scope.guard.count_kv(live.kv_kib_ms)
+            self._scope.trace.note("context.close", context=self._number, tokens=live.length)
         live.release()
         self._scope.drop(self)
+
+    @property
+    def kv_kib_ms(self) -> int:
+        """What it was charged, as far as the engine has told; 0 once it is free, as the run has it then."""
+        live = self._history.live
+        return 0 if live.is_released else live.kv_kib_ms
+
+    @contextlib.contextmanager
+    def _noted(self, lane: Lane) -> Iterator[None]:
+        """Tells of the generation that its body is."""
+        live, trace = self._history.live, self._scope.trace
+        start = live.length
+        trace.note("generate.start", context=self._number, lane=lane)
+        try:
+            yield
+        finally:
+            trace.note("generate.end", context=self._number, tokens=max(live.length - start, 0))
 
     async def begin(self, content: Content) -> None:
         """The first of its history."""

@@ -11,7 +11,7 @@ from extensions.programs.planner import Lane
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramRequest:
-    """The request a program answers; the script sees all of it but `strict_path`.
+    """The request a program answers; the script sees all of it but `strict_path` and `trace`.
 
     Attributes:
         messages: Chat messages as chat templates take them; empty for a text completion.
@@ -23,6 +23,7 @@ class ProgramRequest:
         stream: The client reads while the program runs.
         id: Of the run.
         strict_path: The slowest lane that the program may take; work that needs a slower one raises inside it.
+        trace: Whoever reads wants to know what the program does as it happens: `TraceNoted`.
     """
 
     messages: Sequence[Mapping[str, Any]] = ()
@@ -34,6 +35,7 @@ class ProgramRequest:
     stream: bool = False
     id: str = ""
     strict_path: Lane | None = None
+    trace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,22 @@ class LogWritten:
     text: str
 
 
-RunEvent = TextEmitted | EventEmitted | LogWritten
+@dataclass(frozen=True, slots=True)
+class TraceNoted:
+    """Something that the program does or uses, for a request that wants to know.
+
+    Attributes:
+        at_ms: Milliseconds since the run was admitted.
+        type: What happened; see `extensions.programs.trace`.
+        data: What is known of it; JSON.
+    """
+
+    at_ms: float
+    type: str
+    data: Mapping[str, Any]
+
+
+RunEvent = TextEmitted | EventEmitted | LogWritten | TraceNoted
 
 
 @dataclass(kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from extensions.programs.program import Program
 from extensions.programs.request import LogWritten, ProgramOutcome, ProgramRequest, ProgramUsage, RunEvent, TextEmitted
 from extensions.programs.results import read_result
 from extensions.programs.scope import Launch, RunScope
+from extensions.programs.trace import Trace
 from extensions.programs.world import World
 from extensions.sandbox.host import ScriptHost
 from extensions.tracing import mark_failed, span
@@ -89,6 +90,7 @@ class ProgramRun:
             send=self._send,
             source=program.source,
             world=world,
+            trace=Trace(self._put if request.trace else None, lambda: self._guard.elapsed_s),
             launch=launch,
         )
         self._host = ScriptHost(pool, self._guard, self._on_print)
@@ -193,7 +195,8 @@ class ProgramRun:
         guard = self._guard
         clock = asyncio.get_running_loop().call_later(guard.limits.wall_s, self._out_of_time)
         try:
-            text = await self._host.run(self.program.source, self._request, ScriptLM(self._scope))
+            async with self._scope.trace.sampling(self._scope.charged_kib_ms):
+                text = await self._host.run(self.program.source, self._request, ScriptLM(self._scope))
             read = read_result(text, self._scope)
             if read.rest:
                 guard.count_output(len(read.rest.encode("utf-8", "replace")))

@@ -13,6 +13,7 @@ from extensions.programs.faults import fault, invalid
 from extensions.programs.guard import Guard
 from extensions.programs.planner import Feature, PathRecord, Plan, is_slower, plan
 from extensions.programs.request import EventEmitted, ProgramRequest, RunEvent, TextEmitted
+from extensions.programs.trace import Trace
 from extensions.programs.transcript import ChatWriter
 from extensions.programs.world import World
 
@@ -40,6 +41,7 @@ class RunScope:
         request: What it answers.
         guard: Counts what it uses.
         world: What it reaches beyond the model.
+        trace: Told what the script does.
         launch: Starts a child, see `Programs.start`.
         paths: Lanes it took.
         writer: Writes its messages.
@@ -61,6 +63,7 @@ class RunScope:
         send: Callable[[RunEvent], Awaitable[None]],
         source: str,
         world: World,
+        trace: Trace,
         launch: Launch,
     ) -> None:
         self.engine = engine
@@ -68,6 +71,7 @@ class RunScope:
         self.request = request
         self.guard = guard
         self.world = world
+        self.trace = trace
         self.launch = launch
         self.paths = PathRecord()
         self.wants_logprobs = "mean_logprob" in source
@@ -82,14 +86,17 @@ class RunScope:
         self._open_context = open_context
         self._send = send
         self._contexts: set[ScriptContext] = set()
+        self._num_kept = 0
 
     def open_context(self, adapter: str | None = None) -> LiveContext:
         """A new context, not yet counted; with that adapter, or the one of the request if none is named."""
         return self._open_context(adapter)
 
-    def keep(self, context: ScriptContext) -> None:
-        """Releases a context with the run, if the script does not before."""
+    def keep(self, context: ScriptContext) -> int:
+        """Releases a context with the run, if the script does not before. Returns which of the run's contexts it is."""
         self._contexts.add(context)
+        self._num_kept += 1
+        return self._num_kept
 
     def drop(self, context: ScriptContext) -> None:
         """A context that was released."""
@@ -109,6 +116,12 @@ class RunScope:
         finally:
             for context in list(self._contexts):
                 context.let_go()
+
+    async def charged_kib_ms(self) -> int:
+        """What the run's KV was charged up to now."""
+        held = list(self._contexts)
+        await asyncio.gather(*(context.settle() for context in held))
+        return self.guard.usage.kv_kib_ms + sum(context.kv_kib_ms for context in held)
 
     @property
     def num_contexts(self) -> int:
