@@ -1,0 +1,104 @@
+"""Programs that run now, in this process and in the others of the same server: told through Redis, once a second."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import uuid
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from extensions.programs.run import ProgramRun
+from gateway.state.store import PREFIX
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 1.0
+FORGOTTEN_S = 5
+"""What a process told is not believed for longer: it may be dead."""
+
+MAX_TOLD = 1000
+"""Programs of one process that others hear of."""
+
+_KEY = f"{PREFIX}live:"
+
+
+class LivePrograms:
+    """Knows what runs. Costs nothing while nothing does.
+
+    Args:
+        redis: Where processes tell each other; None if there is none, then each knows its own. Closed with this.
+    """
+
+    def __init__(self, redis: Redis | None) -> None:
+        self._redis = redis
+        self._key = _KEY + uuid.uuid4().hex
+        self._runs: dict[ProgramRun, str] = {}
+        self._telling: asyncio.Task[None] | None = None
+
+    def add(self, run: ProgramRun, owner: str) -> None:
+        """A program has begun; it is forgotten at its end.
+
+        Args:
+            run: The program.
+            owner: Who pays for it.
+        """
+        self._runs[run] = owner
+        run.on_end(lambda: self._forget(run))
+        if self._redis is not None and (self._telling is None or self._telling.done()):
+            self._telling = asyncio.create_task(self._tell(self._redis))
+
+    def _forget(self, run: ProgramRun) -> None:
+        self._runs.pop(run, None)
+
+    async def all(self) -> list[dict[str, Any]]:
+        """What runs anywhere on this server, longest first; of other processes, only what Redis tells."""
+        found = self._own()
+        if self._redis is not None:
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                keys = [key async for key in self._redis.scan_iter(match=f"{_KEY}*", count=1000)]
+                others = [key for key in keys if key.decode() != self._key]
+                for told in await self._redis.mget(others) if others else ():
+                    found += json.loads(told) if told else []
+        return sorted(found, key=lambda one: -float(one["wall_s"]))
+
+    async def aclose(self) -> None:
+        """Tells no more. Idempotent."""
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+        if self._redis is not None:
+            with contextlib.suppress(RedisError, OSError):
+                await self._redis.aclose()
+
+    async def _tell(self, redis: Redis) -> None:
+        while self._runs:
+            try:
+                await redis.set(self._key, json.dumps(self._own()[:MAX_TOLD]), ex=FORGOTTEN_S)
+            except (RedisError, OSError, TimeoutError) as error:
+                log.debug("running programs were not told: %s", error)
+            await asyncio.sleep(PERIOD_S)
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            await redis.delete(self._key)
+
+    def _own(self) -> list[dict[str, Any]]:
+        return [_described(run, owner) for run, owner in self._runs.items()]
+
+
+def _described(run: ProgramRun, owner: str) -> dict[str, Any]:
+    used = run.usage
+    return {
+        "id": run.request.id,
+        "program": run.program.name or run.program.digest[:12],
+        "tenant": owner,
+        "wall_s": round(used.wall_s, 3),
+        "contexts": run.num_contexts,
+        "generations": used.num_generations,
+        "prompt_tokens": used.num_prompt_tokens,
+        "completion_tokens": used.num_completion_tokens,
+        "host_calls": used.num_host_calls,
+    }
