@@ -13,6 +13,8 @@
     ├── ModelNotFound             no model of that name is served, 404
     ├── NotFound                  nothing of that id is kept here, or it is somebody else's, 404
     ├── ExtensionConflict         another program has that name and version, 409
+    ├── ToolConflict              the operator has a tool of that name, 409
+    ├── CallInProgress            the approved call is being made, or was and nobody knows what came of it, 409
     ├── BodyTooLarge              the body exceeds the limit, 413
     ├── UnsupportedMediaType      the body is not JSON, or compressed in a way we do not read, 415
     ├── Conflict                  it has been changed by somebody else meanwhile, or is there already, 409
@@ -53,6 +55,16 @@ from extensions.errors import (
     ScriptLimitExceeded,
 )
 
+from extensions.tools.errors import (
+    EgressDenied,
+    ToolArgumentsInvalid,
+    ToolDenied,
+    ToolFailed,
+    ToolInvalid,
+    ToolNotFound,
+    ToolOutcomeUnknown,
+    ToolTimeout,
+)
 MAX_MESSAGE_CHARS = 1024
 """Error messages are cut here unless told otherwise: a client must not get its own megabytes back."""
 
@@ -158,6 +170,14 @@ class ExtensionConflict(GatewayError):
 
 
 class BodyTooLarge(GatewayError):
+class ToolConflict(GatewayError):
+    """The operator has a tool of this name; it cannot be replaced."""
+
+
+class CallInProgress(GatewayError):
+    """The approved call has been begun before and has no result: it is not made again."""
+
+
     """The request body is larger than allowed."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -222,6 +242,8 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     NotFound: ErrorSpec(404, "invalid_request_error", "not_found"),
     ExtensionConflict: ErrorSpec(409, "invalid_request_error", "version_exists"),
     BodyTooLarge: ErrorSpec(413, "invalid_request_error", "request_too_large"),
+    ToolConflict: ErrorSpec(409, "invalid_request_error", "tool_exists"),
+    CallInProgress: ErrorSpec(409, "invalid_request_error", "tool_call_in_progress"),
     UnsupportedMediaType: ErrorSpec(415, "invalid_request_error", "unsupported_media_type"),
     Conflict: ErrorSpec(409, "invalid_request_error", "conflict"),
     QuotaStoreUnavailable: ErrorSpec(503, "server_error", "quota_store_unavailable", retry_after=True),
@@ -247,6 +269,15 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     SandboxUnavailable: ErrorSpec(503, "server_error", "sandbox_unavailable", retry_after=True),
 }
 """Most specific class first counts; anything else is an internal error."""
+    ToolInvalid: ErrorSpec(400, "invalid_request_error", "invalid_argument"),
+    ToolArgumentsInvalid: ErrorSpec(400, "invalid_request_error", "invalid_argument"),
+    ToolNotFound: ErrorSpec(404, "invalid_request_error", "tool_not_found"),
+    ToolDenied: ErrorSpec(403, "invalid_request_error", "tool_denied"),
+    EgressDenied: ErrorSpec(403, "invalid_request_error", "egress_denied"),
+    # 424 and not 5xx: clients repeat those by themselves, and what a tool has done must not be done twice.
+    ToolTimeout: ErrorSpec(424, "external_connector_error", "tool_timeout"),
+    ToolOutcomeUnknown: ErrorSpec(424, "external_connector_error", "tool_outcome_unknown"),
+    ToolFailed: ErrorSpec(424, "external_connector_error", "tool_failed"),
 
 INTERNAL = ErrorSpec(500, "server_error", "internal_error")
 """A bug: the client learns nothing but that."""

@@ -23,6 +23,7 @@ from gateway.schemas.responses import (
 )
 from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 
+from gateway.schemas.tools_registry import ToolDescription, ToolTestRequest
 BODIES: tuple[type[WireModel], ...] = (
     ChatRequest,
     CompletionRequest,
@@ -37,6 +38,10 @@ BODIES: tuple[type[WireModel], ...] = (
     BatchRequest,
     SourceRequest,
     TokenizeTextRequest,
+    RunRequest,
+    RunInputRequest,
+    ToolDescription,
+    ToolTestRequest,
     TokenizeChatRequest,
     DetokenizeRequest,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from extensions.parsing.formats import FormatChoice
@@ -222,6 +222,33 @@ class Settings(BaseSettings):
             if not name or not adapter.partition("=")[2] or name.startswith("ext:"):
                 raise ValueError(f"{adapter!r} is no adapter: write NAME=DIRECTORY")
             if names.count(name) > 1:
+    trace_endpoint: str = ""
+    """Collector that takes traces over OTLP/HTTP (`http://127.0.0.1:4318`); empty sends none."""
+
+    trace_sample: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of requests that are traced; a caller's `traceparent` can lower it, never raise it."""
+
+    tools_file: str = ""
+    """JSON or TOML file with the operator's tools and MCP servers; empty has none."""
+
+    tool_hosts: NameList = ()
+    """Hosts that programs may send requests to: names, `*.example.com`, or `*` for all public ones; empty is none."""
+
+    tool_networks: NameList = ()
+    """Networks inside (`10.1.0.0/16`) that tools of the operator may reach, and hosts that `tool_hosts` names."""
+
+    adhoc_tool_servers: bool = False
+    """Let requests to the Responses API bring MCP servers by address that nobody registered."""
+
+    max_tool_calls: Annotated[int, Field(ge=1, le=1000)] = 16
+    """Most calls of tools that the server makes for one answer, unless the request says less."""
+
+    max_tools: Annotated[int, Field(ge=1, le=100_000)] = 200
+    """Most registered tools of one API key."""
+
+    max_tools_bytes: Annotated[int, Field(ge=1024)] = 8 * 1024 * 1024
+    """Most bytes of all registered tools of one API key."""
+
                 raise ValueError(f"two adapters are named {name!r}")
         return adapters
 
@@ -231,6 +258,25 @@ class Settings(BaseSettings):
         return {name: path for name, _, path in (adapter.partition("=") for adapter in self.adapters)}
 
     @field_validator("model_names", "adapters", "api_keys", "cors_origins", "reasoning_fields", mode="before")
+    @field_validator("tool_hosts", "tool_networks", mode="before")
+    @classmethod
+    def _split_places(cls, value: object) -> object:
+        return tuple(one.strip() for one in value.split(",") if one.strip()) if isinstance(value, str) else value
+
+    @field_validator("tool_hosts", "tool_networks")
+    @classmethod
+    def _check_places(cls, places: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        # Brings an HTTP client, which the supervisor does without.
+        from extensions.tools.egress import EgressPolicy
+        from extensions.tools.errors import ToolInvalid
+
+        is_hosts = info.field_name == "tool_hosts"
+        try:
+            EgressPolicy.read(places if is_hosts else (), () if is_hosts else places)
+        except ToolInvalid as error:
+            raise ValueError(error.message) from None
+        return places
+
     @classmethod
     def _split_names(cls, value: object) -> object:
         if isinstance(value, str):

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from engine.errors import ContextTooLong
 from engine.request import EngineInfo
+from extensions.tools.catalog import ToolCaller
 from gateway.errors import BadRequest, NotFound, PromptTooLong
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.items import Item
 from gateway.schemas.responses import PromptFields
 from gateway.services import Services
 from gateway.state.store import ResponseStore
+from gateway.tools.offers import Listing, Offers
 from gateway.translate.chat_work import ChatWork, prepare_chat
 from gateway.translate.responses_input import (
     chat_request,
@@ -33,12 +35,20 @@ class Prompt:
         items: The whole conversation, earlier turns first, whatever `truncation` left out.
         chat: The chat request that asks for the same.
         work: What it comes down to.
+        offers: Tools that this server runs for it.
     """
 
     input_items: list[Item]
     items: list[Item]
     chat: ChatRequest
     work: ChatWork
+    offers: Offers
+
+    @property
+    def untold(self) -> list[Listing]:
+        """Servers of whose tools the conversation has no list yet."""
+        told = {item["server_label"] for item in self.items if item["type"] == "mcp_list_tools"}
+        return [listing for listing in self.offers.listings if listing.label not in told]
 
 
 async def read_prompt(services: Services, body: PromptFields, owner: str, *, num_output_tokens: int = 1) -> Prompt:
@@ -55,16 +65,19 @@ async def read_prompt(services: Services, body: PromptFields, owner: str, *, num
         NotFound: There is no such conversation.
         StoreUnavailable: It needs a store, and there is none or it does not answer.
         PromptTooLong: It does not fit and may not be cut.
+        ToolError: A server cannot be asked for its tools.
     """
     history = await _history(services, body, owner)
     input_items = await _resolve(services, body.input, history, owner)
     items = [*history, *input_items]
     info = await services.engine_info()
+    taken = {tool.name for tool in body.functions}
+    offers = await services.tools.resolver.by_server(body.servers, taken, ToolCaller(account=owner))
     if body.truncation == "disabled":
-        chat, work = await _prepare(services, body, items, info)
+        chat, work = await _prepare(services, body, items, offers, info)
     else:
-        chat, work = await _prepare_latest(services, body, items, info, num_output_tokens)
-    return Prompt(input_items, items, chat, work)
+        chat, work = await _prepare_latest(services, body, items, offers, info, num_output_tokens)
+    return Prompt(input_items, items, chat, work, offers)
 
 
 async def _history(services: Services, body: PromptFields, owner: str) -> list[Item]:
@@ -110,16 +123,21 @@ async def _stored_items(store: ResponseStore, item_ids: Sequence[str], owner: st
 
 
 async def _prepare(
-    services: Services, body: PromptFields, items: Sequence[Item], info: EngineInfo
+    services: Services, body: PromptFields, items: Sequence[Item], offers: Offers, info: EngineInfo
 ) -> tuple[ChatRequest, ChatWork]:
-    chat = chat_request(body, items)
+    chat = chat_request(body, items, offers)
     with client_names():
         check_limits(chat, services.settings)
         return chat, await prepare_chat(chat, services.runtime.text, info, services.settings)
 
 
 async def _prepare_latest(
-    services: Services, body: PromptFields, items: Sequence[Item], info: EngineInfo, num_output_tokens: int
+    services: Services,
+    body: PromptFields,
+    items: Sequence[Item],
+    offers: Offers,
+    info: EngineInfo,
+    num_output_tokens: int,
 ) -> tuple[ChatRequest, ChatWork]:
     """Leaves out as few of the oldest turns as it takes; the last one stays."""
     cuts = [0, *turn_starts(items)[1:]]
@@ -128,7 +146,7 @@ async def _prepare_latest(
     low, middle, high = 0, 0, len(cuts) - 1
     while low <= high:
         try:
-            chat, work = await _prepare(services, body, without_oldest(items, cuts[middle]), info)
+            chat, work = await _prepare(services, body, without_oldest(items, cuts[middle]), offers, info)
             if len(work.prompt_ids) + num_output_tokens > info.limit_tokens:
                 raise ContextTooLong(info.limit_tokens, len(work.prompt_ids), num_output_tokens)
         except (PromptTooLong, ContextTooLong) as error:

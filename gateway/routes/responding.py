@@ -8,20 +8,23 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fastapi import Request, Response
 
+from extensions.output import FinishReason, GenerationStep
 from gateway.errors import StoreUnavailable
-from gateway.generations import Generations
+from gateway.generations import Choice, Generations
 from gateway.programs.work import ProgramWork
 from gateway.routes.answering import AnswerWork, collect
 from gateway.routes.context import Prompt
 from gateway.services import Services
 from gateway.sse import EventStreamResponse, close_shielded
 from gateway.state.store import TooLargeToStore
+from gateway.tools.turn import ToolTurn
 from gateway.translate.responses_events import ResponseWriter, frame
 from gateway.translate.responses_object import Body
+from gateway.translate.responses_tools import ToolResponseWriter
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +54,7 @@ class Turn:
     services: Services
     owner: str
     prompt: Prompt
-    work: Generations | ProgramWork
+    work: Generations | ProgramWork | ToolTurn
     writer: ResponseWriter
     is_stored: bool
     conversation_id: str | None
@@ -60,6 +63,13 @@ class Turn:
     def response(self) -> Body:
         """The object so far."""
         return self.writer.response
+
+    def read(self, step: GenerationStep) -> list[bytes]:
+        """The events that more of the work brings."""
+        writer = self.writer
+        if isinstance(writer, ToolResponseWriter) and isinstance(self.work, ToolTurn):
+            return writer.tell(self.work.take_news())
+        return writer.read(step.text, step.tokens, step.token_ids, step.finish_reason)
 
     @property
     def response_id(self) -> str:
@@ -77,10 +87,21 @@ async def answer_whole(request: Request, turn: Turn) -> Body:
     """
     writer = turn.writer
     (choice,) = await collect(request, turn.work)
-    events = [*writer.begin(), *writer.read(choice.text, choice.tokens, choice.token_ids, choice.finish_reason)]
+    events = [*writer.begin(), *turn.read(_whole(choice))]
     events += _end(turn, choice.finish_reason)
     await _keep(turn, events)
     return writer.response
+
+
+def _whole(choice: Choice) -> GenerationStep:
+    """All of an answer in one step."""
+    return GenerationStep(
+        index=0,
+        text=choice.text,
+        tokens=tuple(choice.tokens),
+        token_ids=tuple(choice.token_ids),
+        finish_reason=cast("FinishReason | None", choice.finish_reason),
+    )
 
 
 def answer_as_stream(turn: Turn) -> Response:
@@ -111,7 +132,7 @@ async def _events(turn: Turn) -> AsyncGenerator[bytes, None]:
     try:
         async for step in work:
             finish_reason = step.finish_reason
-            if events := writer.read(step.text, step.tokens, step.token_ids, step.finish_reason):
+            if events := turn.read(step):
                 told += events
                 yield b"".join(map(frame, events))
         last = _end(turn, finish_reason)
@@ -241,7 +262,7 @@ async def _generate(turn: Turn, untold: list[bytes]) -> tuple[bool, str | None]:
     flushed_s, finish_reason = 0.0, None
     async for step in turn.work:
         finish_reason = step.finish_reason
-        untold += turn.writer.read(step.text, step.tokens, step.token_ids, step.finish_reason)
+        untold += turn.read(step)
         now_s = time.monotonic()
         if untold and now_s - flushed_s >= FLUSH_S:
             flushed_s = now_s

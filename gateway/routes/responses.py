@@ -24,16 +24,20 @@ from gateway.routes.owning import owner_of, payer_of
 from gateway.routes.reading import readable
 from gateway.routes.responding import Turn, answer_as_stream, answer_whole, begin_in_background, event_stream
 from gateway.routes.running import model_name
+from gateway.routes.with_tools import begin_response_turn
+from gateway.runs.starting import start_program
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.items import new_id
 from gateway.schemas.responses import InputTokensRequest, ResponseRequest
 from gateway.services import Services, ServicesDep, read_body
 from gateway.state.store import TooLargeToStore
 from gateway.tenancy.payer import Payer
+from gateway.tools.turn import ToolTurn
 from gateway.translate.programs import chat_for_program
 from gateway.translate.responses_events import ResponseWriter
 from gateway.translate.responses_input import client_names
 from gateway.translate.responses_object import Body, is_over, new_response
+from gateway.translate.responses_tools import ToolResponseWriter
 
 router = APIRouter()
 
@@ -85,11 +89,20 @@ async def _begin(
     """Hands the prompt to the engine, or to the program that answers it."""
     info = await services.engine_info()
     form = prompt.work.form(prompt.chat, services.runtime.text, services.settings)
-    work: Generations | ProgramWork
+    is_stored = body.store is not False and services.stored is not None
+    response = new_response(new_id("resp"), body, model=model, is_stored=is_stored, defaults=_defaults(info))
+    work: Generations | ProgramWork | ToolTurn
+    writer = ResponseWriter(response, form)
     if program is not None:
+        if body.servers:
+            raise BadRequest("A program calls servers by itself; leave them out of 'tools'.", "tools")
         given = replace(chat_for_program(prompt.chat, model), stream=body.stream)
         work = await services.programs.start(body, program, payer.account, given, salt=payer.salt, payer=payer)
         form = replace(form, plan=AnswerPlan(thinking=None, tool_format=form.plan.tool_format))
+        writer = ResponseWriter(response, form)
+    elif prompt.offers:
+        work = await begin_response_turn(services, body, prompt, response["id"], model=model, payer=payer)
+        writer = ToolResponseWriter(response, form, work, prompt.untold)
     else:
         with client_names():
             work = await Generations.start(
@@ -100,14 +113,12 @@ async def _begin(
                 metrics=services.metrics,
                 prompt_param="messages",
             )
-    is_stored = body.store is not False and services.stored is not None
-    response = new_response(new_id("resp"), body, model=model, is_stored=is_stored, defaults=_defaults(info))
     return Turn(
         services=services,
         owner=payer.account,
         prompt=prompt,
         work=work,
-        writer=ResponseWriter(response, form),
+        writer=writer,
         is_stored=is_stored,
         conversation_id=None if body.conversation is None else body.conversation.id,
     )

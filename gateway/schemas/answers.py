@@ -12,6 +12,7 @@ from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic takes that of `typing` from Python 3.12 on
 
 from gateway.schemas.extension_answers import ProgramAnswer, ProgramNews
+from gateway.schemas.tools_answers import MadeCall
 
 OPEN = ConfigDict(extra="allow")
 """Other keys are possible; everywhere else there are none."""
@@ -76,6 +77,7 @@ class AnswerMessage(TypedDict):
     content: str | None
     refusal: None
     tool_calls: NotRequired[list[CalledTool]]
+    server_tool_calls: NotRequired[list[MadeCall]]
     reasoning_content: NotRequired[str]
     reasoning: NotRequired[str]
 
@@ -179,6 +181,7 @@ class ChatCompletionChunk(TypedDict):
     prompt_token_ids: NotRequired[list[int]]
     usage: NotRequired[CompletionUsage | None]
     extension: NotRequired[ProgramNews | ProgramAnswer]
+    server_tool_event: NotRequired[MadeCall]
 
 
 class TextLogprobs(TypedDict):

@@ -46,6 +46,9 @@ StringList = Annotated[
 ]
 """One string or a list of them."""
 
+TAG = "="
+"""Begins the tags of alternatives, which are no part of a field's path."""
+
 MAX_FIELDS = 1024
 """Most keys of one object that has fields of its own."""
 
@@ -145,7 +148,7 @@ def _report_extras(model: type[WireModel], data: dict[str, Any]) -> None:
 
 def _field_error(error: ValidationError) -> BadRequest:
     first = error.errors(include_url=False, include_input=False)[0]
-    places = [part for part in first["loc"] if part != "[key]"]
+    places = [part for part in first["loc"] if not str(part).startswith((TAG, "[key]"))]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in places).lstrip(".")
     path += first.get("ctx", {}).get("at", "")
     if first["type"] == "missing":

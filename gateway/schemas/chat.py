@@ -19,6 +19,11 @@ MAX_MESSAGES = 65_536
 MAX_TOOLS = 4096
 """Most tools of one request."""
 
+MAX_SERVER_TOOLS = 256
+"""Most names of tools of the server in one request."""
+
+ServerToolName = Annotated[str, StringConstraints(min_length=1, max_length=400)]
+
 MAX_DOCUMENTS = 1024
 """Most documents of one request."""
 
@@ -76,6 +81,8 @@ class ChatRequest(TemplateFields, SamplingFields):
         documents: For templates of models that answer from documents.
         echo: Begin the content with that of the last message, if that is an assistant's.
         stream_reasoning: False: stream the thinking in one piece, when it is over.
+        server_tools: Registered tools that the model may call and the server runs: `tool`, `server`, `server/tool`.
+        max_tool_calls: Most calls that the server makes for the answer.
     """
 
     unsupported: ClassVar = {
@@ -97,6 +104,8 @@ class ChatRequest(TemplateFields, SamplingFields):
     top_logprobs: Annotated[int, Field(ge=-1, le=MAX_TOP_LOGPROBS)] = 0
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
+    server_tools: Annotated[list[ServerToolName], Field(max_length=MAX_SERVER_TOOLS)] = Field(default_factory=list)
+    max_tool_calls: PositiveCount | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     include_reasoning: bool = True
     separate_reasoning: bool = True

@@ -23,6 +23,7 @@ MAX_PARTS = 4096
 
 Status = Literal["in_progress", "completed", "incomplete"]
 ItemId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
+ServerLabel = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Item = dict[str, Any]
 
 
@@ -113,12 +114,86 @@ class _ItemReference(WireModel):
         return {"id": self.id, "type": "item_reference"}
 
 
-_KINDS: dict[str, type[_Message | _FunctionCall | _FunctionCallOutput | _Reasoning | _ItemReference]] = {
+class _McpListed(WireModel):
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    input_schema: dict[str, Any] = Field(default_factory=dict)
+    description: str | None = None
+    annotations: dict[str, Any] | None = None
+
+
+class _McpListTools(WireModel):
+    """What tools a server had; the model is told of those that it has now."""
+
+    id: ItemId | None = None
+    server_label: ServerLabel
+    tools: Annotated[list[_McpListed], Field(max_length=MAX_PARTS)] = Field(default_factory=list)
+    error: str | None = None
+
+    def shown(self) -> Item:
+        return {"id": self.id or new_id("mcpl"), "type": "mcp_list_tools", **self.model_dump(exclude={"id"})}
+
+
+class _McpCall(WireModel):
+    """A call that the server made earlier, and what came of it."""
+
+    id: ItemId | None = None
+    server_label: ServerLabel
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    arguments: str
+    output: str | None = None
+    error: dict[str, Any] | str | None = None
+    approval_request_id: ItemId | None = None
+    status: Literal["in_progress", "completed", "incomplete", "calling", "failed"] = "completed"
+
+    def shown(self) -> Item:
+        return {"id": self.id or new_id("mcp"), "type": "mcp_call", **self.model_dump(exclude={"id"})}
+
+
+class _McpApprovalRequest(WireModel):
+    """A call that waits for a person's yes."""
+
+    id: ItemId
+    server_label: ServerLabel
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    arguments: str
+
+    def shown(self) -> Item:
+        return {"id": self.id, "type": "mcp_approval_request", **self.model_dump(exclude={"id"})}
+
+
+class _McpApprovalResponse(WireModel):
+    """What the person said."""
+
+    approval_request_id: ItemId
+    approve: bool
+    id: ItemId | None = None
+    reason: Annotated[str, Field(max_length=4096)] | None = None
+
+    def shown(self) -> Item:
+        return {"id": self.id or new_id("mcpa"), "type": "mcp_approval_response", **self.model_dump(exclude={"id"})}
+
+
+_Kind = (
+    _Message
+    | _FunctionCall
+    | _FunctionCallOutput
+    | _Reasoning
+    | _ItemReference
+    | _McpListTools
+    | _McpCall
+    | _McpApprovalRequest
+    | _McpApprovalResponse
+)
+_KINDS: dict[str, type[_Kind]] = {
     "message": _Message,
     "function_call": _FunctionCall,
     "function_call_output": _FunctionCallOutput,
     "reasoning": _Reasoning,
     "item_reference": _ItemReference,
+    "mcp_list_tools": _McpListTools,
+    "mcp_call": _McpCall,
+    "mcp_approval_request": _McpApprovalRequest,
+    "mcp_approval_response": _McpApprovalResponse,
 }
 
 
@@ -156,7 +231,7 @@ def _located(at: str, make: Callable[[], Item]) -> Item:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
         message = "it is missing" if first["type"] == "missing" else first["msg"]
         # The path of a choice between types ends in a type's name, which clients do not send.
-        path = path.replace(".str", "").replace(".list[any]", "")
+        path = path.replace(".str", "").replace(".list[any]", "").replace(".dict[str,any]", "")
         raise PydanticCustomError("item_type", "{what}", {"at": at + path, "what": message}) from None
     except PydanticCustomError as error:
         context = dict(error.context or {})

@@ -95,7 +95,69 @@ class ReasoningItem(TypedDict):
     encrypted_content: str | None
 
 
-AnyItem = MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem
+class McpListedTool(TypedDict):
+    """A tool of a server."""
+
+    name: str
+    description: str | None
+    input_schema: dict[str, Any]
+    annotations: dict[str, Any] | None
+
+
+class McpListItem(TypedDict):
+    """The tools of a server."""
+
+    id: str
+    type: Literal["mcp_list_tools"]
+    server_label: str
+    tools: list[McpListedTool]
+    error: str | None
+
+
+class McpCallItem(TypedDict):
+    """A call that the server made."""
+
+    id: str
+    type: Literal["mcp_call"]
+    status: Literal["in_progress", "completed", "incomplete", "calling", "failed"]
+    approval_request_id: str | None
+    arguments: str
+    error: dict[str, Any] | str | None
+    name: str
+    output: str | None
+    server_label: str
+
+
+class McpApprovalRequestItem(TypedDict):
+    """A call that waits for a person's yes."""
+
+    id: str
+    type: Literal["mcp_approval_request"]
+    arguments: str
+    name: str
+    server_label: str
+
+
+class McpApprovalResponseItem(TypedDict):
+    """What the person said."""
+
+    id: str
+    type: Literal["mcp_approval_response"]
+    approval_request_id: str
+    approve: bool
+    reason: str | None
+
+
+AnyItem = (
+    MessageItem
+    | FunctionCallItem
+    | FunctionOutputItem
+    | ReasoningItem
+    | McpListItem
+    | McpCallItem
+    | McpApprovalRequestItem
+    | McpApprovalResponseItem
+)
 
 
 class ResponseFailure(TypedDict):
@@ -108,7 +170,7 @@ class ResponseFailure(TypedDict):
 class IncompleteDetails(TypedDict):
     """Why a response is incomplete."""
 
-    reason: Literal["max_output_tokens"]
+    reason: Literal["max_output_tokens", "max_tool_calls"]
 
 
 class ResponseConversation(TypedDict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -15,6 +16,8 @@ PART_SEPARATOR = "\n"
 
 MAX_TOOL_CALLS = 1024
 """Most calls of one message."""
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 _TEXT_KEYS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Part types that are text, and the key that holds it."""
@@ -79,6 +82,38 @@ class ToolCall(WireModel):
         return call if self.id is None else {"id": self.id, **call}
 
 
+class ServerToolError(WireModel):
+    """Why a call of the server has no result."""
+
+    code: str = "tool_failed"
+    message: str = ""
+
+
+class ServerToolCall(WireModel):
+    """A call that the server made while it gave an earlier answer, as that answer told it."""
+
+    id: Annotated[str, Field(min_length=1, max_length=256)]
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    server_label: str | None = None
+    arguments: str = "{}"
+    output: str | None = None
+    error: ServerToolError | None = None
+
+    def for_template(self) -> list[dict[str, Any]]:
+        """The call and what came of it, as chat templates know them."""
+        function = FunctionCall(name=_NO_NAME.sub("_", self.name)[:64], arguments=self.arguments or "{}")
+        call = ToolCall(id=self.id, function=function).for_template()
+        told = self.output
+        if told is None:
+            told = f"error: {self.error.code}: {self.error.message}" if self.error is not None else ""
+        elif self.error is not None:
+            told = f"error: {told}"
+        return [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": self.id, "content": told},
+        ]
+
+
 class Message(WireModel):
     """One turn of a conversation.
 
@@ -86,6 +121,7 @@ class Message(WireModel):
         content: One string; None where the client left it out.
         tool_call_id: Of a tool message: which call it answers.
         reasoning_content: What a reasoning model thought before an earlier answer; `reasoning` means the same.
+        server_tool_calls: Of an assistant's message: the calls that the server made before its content.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -96,6 +132,7 @@ class Message(WireModel):
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    server_tool_calls: Annotated[list[ServerToolCall], Field(max_length=MAX_TOOL_CALLS)] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _check_role(self) -> Message:
@@ -107,7 +144,7 @@ class Message(WireModel):
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates know it: absent keys are absent, a tool answer always has text."""
-        fields = self.model_dump(exclude_none=True, exclude={"reasoning", "tool_calls"})
+        fields = self.model_dump(exclude_none=True, exclude={"reasoning", "tool_calls", "server_tool_calls"})
         thought = self.reasoning_content or self.reasoning
         if thought is not None:
             fields["reasoning_content"] = thought
@@ -115,3 +152,8 @@ class Message(WireModel):
             fields["tool_calls"] = [call.for_template() for call in self.tool_calls]
         fields.setdefault("content", "")
         return fields
+
+    def turns(self) -> list[dict[str, Any]]:
+        """The message, after those of the calls that the server made for it."""
+        calls = self.server_tool_calls if self.role == "assistant" else ()
+        return [*(one for call in calls for one in call.for_template()), self.for_template()]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.schemas.base import Count, FiniteFloat, Int64, PositiveCount, StringList, TokenId, WireModel
+from gateway.schemas.base import TAG, Count, FiniteFloat, Int64, PositiveCount, StringList, TokenId, WireModel
 from gateway.schemas.chat import MAX_TOOLS, MetadataKey, MetadataValue, TemplateKwargs
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.items import Items
@@ -22,6 +22,7 @@ from gateway.schemas.sampling import (
     Penalty,
 )
 from gateway.schemas.tools import FunctionDefinition
+from gateway.schemas.tools_mcp import McpTool
 
 Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)]
 StoredId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
@@ -65,6 +66,17 @@ class FunctionTool(FunctionDefinition):
     def for_chat(self) -> dict[str, Any]:
         """The same tool as chat requests spell it."""
         return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
+
+
+AnyTool = Annotated[
+    Annotated[FunctionTool, Tag(f"{TAG}function")] | Annotated[McpTool, Tag(f"{TAG}mcp")],
+    Discriminator(lambda value: TAG + ("mcp" if _type_of(value) == "mcp" else "function")),
+]
+"""A function of the client, or a server whose tools are called here."""
+
+
+def _type_of(value: object) -> object:
+    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
 
 
 class TextFormat(WireModel):
@@ -128,13 +140,23 @@ class PromptFields(WireModel):
     instructions: str | None = None
     previous_response_id: StoredId | None = None
     conversation: ConversationParam | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    tools: Annotated[list[AnyTool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     text: TextOptions = Field(default_factory=TextOptions)
     reasoning: ReasoningOptions = Field(default_factory=ReasoningOptions)
     truncation: Literal["auto", "disabled"] = "disabled"
     chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
+
+    @property
+    def functions(self) -> list[FunctionTool]:
+        """Those of its tools that the client runs."""
+        return [tool for tool in self.tools if isinstance(tool, FunctionTool)]
+
+    @property
+    def servers(self) -> list[tuple[int, McpTool]]:
+        """Servers whose tools are called here, with their places among the tools."""
+        return [(number, tool) for number, tool in enumerate(self.tools) if isinstance(tool, McpTool)]
 
     @model_validator(mode="after")
     def _check_context(self) -> Self:
@@ -149,7 +171,7 @@ class ResponseRequest(PromptFields):
 
     Attributes:
         store: None where the client left it open: stored if this server stores at all.
-        max_tool_calls: Accepted; it is about tools that run on the server, of which there are none.
+        max_tool_calls: Most calls that the server makes for the response.
         top_logprobs: None asks for none unless `include` does.
     """
 

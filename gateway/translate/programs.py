@@ -26,7 +26,7 @@ def chat_for_program(body: ChatRequest, model: str) -> ProgramRequest:
         BadRequest: `tool_choice` does not go with `tools`.
     """
     return ProgramRequest(
-        messages=[message.for_template() for message in body.messages],
+        messages=[turn for message in body.messages for turn in message.turns()],
         model=model,
         tools=[tool.for_template() for tool in tool_use(body.tool_choice, body.tools).tools],
         stream=body.stream,

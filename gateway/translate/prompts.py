@@ -13,6 +13,7 @@ from extensions.parsing.tool_messages import fit_template
 from gateway.errors import BadRequest, PromptTooLong
 from gateway.schemas.chat import ChatRequest, TemplateFields
 from gateway.schemas.tools import tool_use
+from gateway.translate.untrusted import without_special
 
 INLINE_CHARS = 8_192
 """Longer text is tokenised in a thread, so that other requests go on meanwhile."""
@@ -75,7 +76,10 @@ def render_messages(
         raise BadRequest("This model has no chat template; use /v1/completions.", "messages")
     if len(fields.messages) > limit_tokens:
         raise PromptTooLong(limit_tokens, len(fields.messages), "messages")
-    messages = [message.for_template() for message in fields.messages]
+    messages = [turn for message in fields.messages for turn in message.turns()]
+    for one in messages:
+        if one["role"] == "tool":
+            one["content"] = without_special(one["content"], text.tokenizer)
     if not template.uses("developer"):
         messages = [{**one, "role": "system"} if one["role"] == "developer" else one for one in messages]
     tools = [tool.for_template() for tool in fields.tools]

@@ -15,6 +15,7 @@ from extensions.output import TokenText, Usage
 from extensions.parsing.call_ids import new_call_id
 from extensions.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from gateway.errors import ErrorReply
+from gateway.schemas.items import Item
 from gateway.translate.chat import ChatForm
 from gateway.translate.chunks import encode_json
 from gateway.translate.responses_items import CallItem, MessageItem, OpenItem, ReasoningItem
@@ -47,6 +48,9 @@ class ResponseWriter:
         self._next_number = 0
         self._last_kind = ""
         self._item: OpenItem | None = None
+        self._item_index = 0
+        self._num_items = 0
+        self._done: dict[int, Item] = {}
 
     def begin(self) -> list[bytes]:
         """The first events of a response that is worked on at once."""
@@ -83,7 +87,7 @@ class ResponseWriter:
         self._count(usage)
         if is_cut:
             self.response["status"] = "incomplete"
-            self.response["incomplete_details"] = {"reason": "max_output_tokens"}
+            self.response["incomplete_details"] = {"reason": self._cut_by()}
             return [*events, self._lifecycle("response.incomplete")]
         self.response["status"] = "completed"
         self.response["completed_at"] = int(time.time())
@@ -123,23 +127,23 @@ class ResponseWriter:
         elif isinstance(part, CallStart):
             events = self._close("completed")
             call_id = new_call_id(self._form.plan.tool_format)
-            events += self._open(CallItem(self._num_done, part.name, call_id))
+            events += self._open(CallItem(self._num_items, part.name, call_id))
         elif isinstance(part, CallArguments):
             events.append(self._delta(part.text, None))
         return events
 
-    @property
-    def _num_done(self) -> int:
-        return len(self.response["output"])
+    def _cut_by(self) -> str:
+        """Which limit cut the response."""
+        return "max_output_tokens"
 
     def _opened(self, kind: type[MessageItem] | type[ReasoningItem]) -> list[bytes]:
         """Events that it takes until the open item is one of that kind."""
         if isinstance(self._item, kind):
             return []
-        return [*self._close("completed"), *self._open(kind(self._num_done))]
+        return [*self._close("completed"), *self._open(kind(self._num_items))]
 
     def _open(self, item: OpenItem) -> list[bytes]:
-        self._item = item
+        self._item, self._item_index = item, self._next_index()
         return [self._event(kind, fields) for kind, fields in item.opening()]
 
     def _delta(self, text: str, logprobs: list[Body] | None) -> bytes:
@@ -152,11 +156,24 @@ class ResponseWriter:
             return []
         item, self._item = self._item, None
         events = [self._event(kind, fields) for kind, fields in item.closing(status)]
-        self.response["output"] = [*self.response["output"], item.whole(status)]
+        self._keep(self._item_index, item.whole(status))
         return events
+
+    def _next_index(self) -> int:
+        """The place in the output of an item that begins now."""
+        self._num_items += 1
+        return self._num_items - 1
+
+    def _keep(self, index: int, item: Item) -> None:
+        """Puts an item that is over into its place."""
+        self._done[index] = item
+        self.response["output"] = [self._done[at] for at in sorted(self._done)]
 
     def _count(self, usage: Usage) -> None:
         usage.num_reasoning_tokens = self._reading.thought.count
+        self._count_as_it_is(usage)
+
+    def _count_as_it_is(self, usage: Usage) -> None:
         self.response["usage"] = usage_shown(usage)
 
     def _lifecycle(self, kind: str) -> bytes:

@@ -12,7 +12,9 @@ from gateway.schemas.base import validate
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.items import Item
 from gateway.schemas.messages import PART_SEPARATOR
-from gateway.schemas.responses import FunctionTool, PromptFields, ResponseRequest, TextFormat
+from gateway.schemas.responses import AnyTool, FunctionTool, PromptFields, ResponseRequest, TextFormat
+from gateway.tools.offers import Offers
+from gateway.translate.mcp_items import McpHistory, chosen
 
 SAMPLING_FIELDS = (
     "temperature",
@@ -49,12 +51,13 @@ _NAMES = (
 """A chat request's fields and what clients of the Responses API call them."""
 
 
-def chat_request(body: PromptFields, items: Sequence[Item]) -> ChatRequest:
+def chat_request(body: PromptFields, items: Sequence[Item], offers: Offers | None = None) -> ChatRequest:
     """The chat request that asks for the same.
 
     Args:
         body: What the client sent.
         items: The whole conversation, earlier turns first.
+        offers: Tools that this server runs for it.
 
     Raises:
         BadRequest: The conversation is empty or something in it cannot be; `param` is the client's name.
@@ -67,7 +70,7 @@ def chat_request(body: PromptFields, items: Sequence[Item]) -> ChatRequest:
         messages.insert(0, {"role": "system", "content": body.instructions})
     fields: dict[str, Any] = {
         "messages": messages,
-        "tools": [tool.for_chat() for tool in body.tools],
+        "tools": [tool.for_chat() for tool in body.functions],
         "tool_choice": body.tool_choice,
         "parallel_tool_calls": body.parallel_tool_calls,
         "reasoning_effort": body.reasoning.effort,
@@ -84,8 +87,11 @@ def chat_request(body: PromptFields, items: Sequence[Item]) -> ChatRequest:
         fields["top_logprobs"] = body.num_logprobs or 0
         if body.extension is not None and body.extension.sampler is not None:
             fields["extension"] = {"sampler": body.extension.sampler, "args": body.extension.args}
+    if offers:
+        fields["tool_choice"] = chosen(body.tool_choice, offers)
     with client_names():
-        return validate(ChatRequest, fields)
+        chat = validate(ChatRequest, fields)
+    return chat.model_copy(update={"tools": [*chat.tools, *offers.tools()]}) if offers else chat
 
 
 @contextmanager
@@ -112,8 +118,10 @@ def client_names() -> Iterator[None]:
 def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:
     """Chat messages; what the model thought, said and called in one turn is one message."""
     messages: list[dict[str, Any]] = []
+    history = McpHistory(items)
     for item in items:
         kind = item["type"]
+        messages += history.messages(item)
         if kind == "message" and item["role"] != "assistant":
             messages.append({"role": item["role"], "content": text_of(item["content"])})
         elif kind == "function_call_output":
@@ -183,6 +191,6 @@ def _response_format(wanted: TextFormat | None) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": {key: value for key, value in fields.items() if value is not None}}
 
 
-def tools_shown(tools: Sequence[FunctionTool]) -> list[dict[str, Any]]:
-    """The tools as a response repeats them: nothing left out."""
-    return [tool.model_dump() for tool in tools]
+def tools_shown(tools: Sequence[AnyTool]) -> list[dict[str, Any]]:
+    """The tools as a response repeats them: nothing left out but secrets."""
+    return [tool.model_dump() if isinstance(tool, FunctionTool) else tool.shown() for tool in tools]
