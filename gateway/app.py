@@ -127,7 +127,7 @@ def create_app(
         batches=build_runner(
             settings, itself, url=url, files_dir=files_dir, lifecycle=lifecycle, runtime=runtime, models=served
         ),
-        tenants=build_tenancy(settings, url),
+        tenants=build_tenancy(settings, url, engine),
     )
     app = DescribedApi(
         title="Wye",

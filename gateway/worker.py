@@ -68,6 +68,8 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         if self._services.batches is not None:
             self._services.batches.start()
+        if self._services.tenants is not None:
+            self._services.tenants.settler.start()
 
     async def on_tick(self, counter: int) -> bool:
         """Runs ten times a second; true ends the server."""

@@ -55,6 +55,22 @@ local function arrive(scope, at, now)
 end
 """.replace("MAX_DEBT", str(MAX_DEBT_US))
 
+DAY_AND_HOUR = """
+local function day_and_hour(seconds)
+    -- Days since 1970 to a date, after H. Hinnant, days_from_civil.
+    local days = math.floor(seconds / 86400) + 719468
+    local era = math.floor(days / 146097)
+    local doe = days - era * 146097
+    local yoe = math.floor((doe - math.floor(doe / 1460) + math.floor(doe / 36524) - math.floor(doe / 146096)) / 365)
+    local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
+    local mp = math.floor((5 * doy + 2) / 153)
+    local month = mp < 10 and mp + 3 or mp - 9
+    local year = yoe + era * 400 + (month <= 2 and 1 or 0)
+    local day = doy - math.floor((153 * mp + 2) / 5) + 1
+    return string.format('%04d%02d%02d', year, month, day), string.format('%02d', math.floor(seconds % 86400 / 3600))
+end
+"""
+
 ADMIT = (
     f"-- wye admit {VERSION}\nlocal prefix = ARGV[1]\n"
     + RATES
@@ -95,7 +111,8 @@ end
 if tenant == '' then
     return {'ok', '', scopes}
 end
-local of = redis.call('HMGET', prefix .. 'tenant:' .. tenant, 'state', 'rpm', 'tpm', 'conc', 'kv', 'cap')
+local of = redis.call('HMGET', prefix .. 'tenant:' .. tenant, 'state', 'rpm', 'tpm', 'conc', 'kv', 'cap',
+    'window')
 if of[1] ~= 'active' and of[1] ~= 'shadow' then
     return {'suspended', tenant}
 end
@@ -157,8 +174,9 @@ if of[5] or of[6] then
     local ends, level = tonumber(acct[3] or '0'), tonumber(acct[4] or '0')
     local used = tonumber(acct[1] or '0') + tonumber(acct[5] or '0') / 1000
     local held = tonumber(acct[2] or '0') / 1000
-    if ends > 0 and now_ms >= ends then
-        used = 0
+    if ends > 0 and now_ms >= ends and not string.find(of[7] or '', '^rolling') then
+        -- The window is over, and the next report begins the next one.
+        used, ends = 0, 0
     end
     if of[5] then
         local limit = tonumber(of[5])
@@ -220,6 +238,7 @@ SETTLE = (
     f"-- wye settle {VERSION}\nlocal prefix = ARGV[1]\n"
     + RATES
     + f"\nlocal USE_S, MOST_FIELDS = {USE_DAYS * 24 * 3600}, {MAX_USE_FIELDS}\n"
+    + DAY_AND_HOUR
     + """
 -- KEYS  done:OP
 -- ARGV  prefix, name of the request, tenant, id of the key, tokens reserved, tokens used, MODEL|PROGRAM,
@@ -248,19 +267,6 @@ if more ~= 0 then
             arrive(scope, arrival(scope, now) + math.ceil((tonumber(ARGV[6]) - taken) * each), now)
         end
     end
-end
-local function day_and_hour(seconds)
-    -- Days since 1970 to a date, after H. Hinnant, days_from_civil.
-    local days = math.floor(seconds / 86400) + 719468
-    local era = math.floor(days / 146097)
-    local doe = days - era * 146097
-    local yoe = math.floor((doe - math.floor(doe / 1460) + math.floor(doe / 36524) - math.floor(doe / 146096)) / 365)
-    local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
-    local mp = math.floor((5 * doy + 2) / 153)
-    local month = mp < 10 and mp + 3 or mp - 9
-    local year = yoe + era * 400 + (month <= 2 and 1 or 0)
-    local day = doy - math.floor((153 * mp + 2) / 5) + 1
-    return string.format('%04d%02d%02d', year, month, day), string.format('%02d', math.floor(seconds % 86400 / 3600))
 end
 local day, hour = day_and_hour(math.floor(now / 1000000))
 local use = prefix .. 'use:' .. tenant .. ':' .. day

@@ -74,7 +74,13 @@ class TenancyStore:
         self, mode: Mode, tenant_id: str, fields: Mapping[str, str], audit: Mapping[str, Any], version: str = ""
     ) -> int:
         """Changes a tenant: 1, or 0 if there is none, or -1 if it is there already or is not of `version`."""
-        return await self._change(mode, tenant_id, _tenant(tenant_id), "tenants", fields, audit, version)
+        done = await self._change(mode, tenant_id, _tenant(tenant_id), "tenants", fields, audit, version)
+        if done > 0 and "kv" in fields:
+            # Which engines are told of the tenant before it has used anything; wrong for a moment does no harm.
+            with quota_store():
+                change = self._redis.sadd if fields["kv"] else self._redis.srem
+                await change(f"{PREFIX}limited", tenant_id)
+        return done
 
     async def write_key(
         self,

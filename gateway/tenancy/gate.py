@@ -81,7 +81,7 @@ class Gate:
         Raises:
             QuotaStoreUnavailable: Redis did not answer.
         """
-        name = uuid.uuid4().hex
+        name = new_name()
         verdict = await self._ask(key, "", "work", scope, name, tokens)
         if verdict.kind != "ok" or not verdict.tenant:
             return verdict, None
@@ -93,7 +93,7 @@ class Gate:
         Raises:
             QuotaStoreUnavailable: Redis did not answer.
         """
-        name = uuid.uuid4().hex
+        name = new_name()
         verdict = await self._ask(None, tenant, "own", "", name, 0)
         return verdict, self._ticket(name, verdict, "", 0) if verdict.kind == "ok" else None
 
@@ -176,6 +176,11 @@ class Gate:
             if triples:
                 with contextlib.suppress(RedisError, OSError, TimeoutError):
                     await self._renewing(keys=[f"{PREFIX}tenants"], args=[PREFIX, str(int(SLOT_S * 1000)), *triples])
+
+
+def new_name() -> str:
+    """A name that no other request has."""
+    return uuid.uuid4().hex
 
 
 def _settlement(ticket: Ticket) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
@@ -69,6 +70,17 @@ class Served:
     async def get(self, path: str, key: str) -> httpx.Response:
         """Reads a path."""
         return await self.client.get(path, headers=bearer(key))
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Waits until something holds.
+
+    Raises:
+        TimeoutError: It does not.
+    """
+    async with asyncio.timeout(10):
+        while not await condition():  # noqa: ASYNC110 - there is no event for what Redis has
+            await asyncio.sleep(0.01)
 
 
 def bearer(key: str) -> dict[str, str]:
