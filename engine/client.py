@@ -8,6 +8,7 @@ from typing import Protocol
 from engine.adapters.table import unknown_adapter
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import ContextTooLong, InvalidRequest, UnsupportedReadout
+from engine.kv.commands import AccountCommand
 from engine.request import EngineInfo, GenerateRequest, ProgramSpec, TokenEvent
 from engine.sampling.params import MAX_LOGPROBS
 from engine.stats import AccountCharge, EngineStats
@@ -66,13 +67,17 @@ class EngineClient(Protocol):
         Raises:
             InvalidRequest: It can never be served (`ContextTooLong` if it does not fit).
             QueueFull: Too many wait already.
+            QuotaExceeded: Its account was charged for as much KV as it may be.
             EngineStopped: No engine is there.
             SequenceNotFound: Its context is not there.
         """
         ...
 
-    def tell(self, command: ContextCommand) -> None:
-        """Passes on what the owner of held contexts wants, in order with its requests; lost if no engine is there."""
+    def tell(self, command: ContextCommand | AccountCommand) -> None:
+        """Passes on what the owner of held contexts or whoever looks after tenants wants, in order with its requests.
+
+        Lost if no engine is there.
+        """
         ...
 
     async def describe_context(self, context_id: str) -> ContextInfo:

@@ -12,6 +12,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineStopped
+from engine.kv.commands import AccountCommand
 from engine.messages import Command, Hello, decode_frame, encode
 from engine.request import EngineInfo, GenerateRequest
 from engine.socket_reader import SocketReader
@@ -83,7 +84,7 @@ class EngineConnection:
             raise EngineStopped("no engine is connected")
         return await self._streams.submit(request)
 
-    def tell(self, command: ContextCommand) -> None:
+    def tell(self, command: ContextCommand | AccountCommand) -> None:
         """See `EngineClient.tell`."""
         self._send(command)
 

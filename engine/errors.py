@@ -9,7 +9,8 @@
     │   └── ProgramFailed        a device program drew what may not come; the tokens before it are valid
     ├── ResourceExhausted        nobody's fault; trying later can help; nothing was started
     │   ├── OutOfPages           the KV pool has no page left for this
-    │   └── QueueFull            too many requests wait already
+    │   ├── QueueFull            too many requests wait already
+    │   └── QuotaExceeded        the account was charged for as much KV as it may be
     ├── SequenceNotFound         the handle names nothing (any more)
     ├── ModelLoadError           a model file is missing, damaged or of an unknown kind; the process cannot start
     └── EngineStopped            the engine is gone or stopping; in-flight work is lost, a retry may reach a new one
@@ -110,6 +111,18 @@ class QueueFull(ResourceExhausted):
     def __init__(self, num_waiting: int) -> None:
         super().__init__(f"{num_waiting} requests wait already; try again later")
         self.num_waiting = num_waiting
+
+
+class QuotaExceeded(ResourceExhausted):
+    """An account has been charged for as much KV as it may be.
+
+    Attributes:
+        account: Whose quota it is.
+    """
+
+    def __init__(self, account: str) -> None:
+        super().__init__("the KV quota of the account is used up")
+        self.account = account
 
 
 class SequenceNotFound(EngineError):

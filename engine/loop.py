@@ -22,6 +22,7 @@ from engine.constraints.constraint import Constraint
 from engine.constraints.masks import MaskHandover
 from engine.contexts.commands import ContextCommand, ContextInfo, ReleaseContexts
 from engine.errors import InvalidRequest
+from engine.kv.commands import AccountCommand, SetCeilings, SetShares
 from engine.programs.binding import BoundProgram, bind_sampler
 from engine.programs.errors import ProgramError
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
@@ -73,6 +74,7 @@ class EngineLoop:
         self._running: _Step | None = None
         self._num_failed = 0
         self._step_ms = 0.0
+        self._finished_s = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -157,6 +159,23 @@ class EngineLoop:
         self._scheduler.contexts.obey(command)
         return []
 
+    def govern(self, command: AccountCommand) -> None:
+        """Does what whoever looks after tenants wants with accounts."""
+        match command:
+            case SetCeilings(ceilings):
+                self._scheduler.ceilings.set(ceilings)
+            case SetShares(weights):
+                self._scheduler.shares.set_weights(weights)
+
+    @property
+    def wants_tending(self) -> bool:
+        """True if something happens by time alone, so that `tend` must be called while nothing runs too."""
+        return bool(self._scheduler.ceilings)
+
+    def tend(self) -> list[TokenEvent]:
+        """Does what is due by time alone, and returns what that ended; to be called a few times a second."""
+        return self._scheduler.tend()
+
     def describe_context(self, context_id: str) -> ContextInfo:
         """What a held context holds now."""
         return self._scheduler.contexts.describe(context_id)
@@ -225,8 +244,11 @@ class EngineLoop:
         except Exception as error:
             return self._failed(step, error)
         self._num_failed = 0
-        self._step_ms = (time.perf_counter() - step.started_s) * 1e3
-        return self._scheduler.apply(step.batch, results)
+        now_s = time.perf_counter()
+        self._step_ms = (now_s - step.started_s) * 1e3
+        seconds = now_s - max(step.started_s, self._finished_s)
+        self._finished_s = now_s
+        return self._scheduler.apply(step.batch, results, seconds)
 
     def _failed(self, step: _Step, error: Exception) -> list[TokenEvent]:
         """Ends those who were in the step, so that one bad step costs no one else.

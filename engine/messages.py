@@ -12,6 +12,7 @@ from engine.contexts.commands import (
     ReleaseContexts,
     TruncateContext,
 )
+from engine.kv.commands import SetCeilings, SetShares
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
 from engine.stats import AccountCharge, EngineStats
 
@@ -79,6 +80,8 @@ Command = (
     | ForkContext
     | TruncateContext
     | ReleaseContexts
+    | SetCeilings
+    | SetShares
 )
 
 

@@ -28,6 +28,7 @@ from engine.contexts.commands import (
     TruncateContext,
 )
 from engine.errors import EngineError, QueueFull, SequenceNotFound
+from engine.kv.commands import SetCeilings, SetShares
 from engine.loop import EngineLoop
 from engine.messages import (
     Abort,
@@ -50,6 +51,8 @@ from engine.stats import AccountCharge
 log = logging.getLogger(__name__)
 
 STATS_INTERVAL_S = 1.0
+TEND_INTERVAL_S = 0.25
+"""How often it looks for what is due by time alone."""
 PARENT_INTERVAL_S = 0.05
 """How often a busy engine looks whether its parent is still there."""
 PREPARING_INTERVAL_MS = 2
@@ -108,6 +111,7 @@ class EngineServer:
         self._preparing: dict[str, _Preparing] = {}
         self._charges: dict[str, AccountCharge] = {}
         self._stats_due_s = 0.0
+        self._tend_due_s = 0.0
         self._parent_due_s = 0.0
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
@@ -121,10 +125,16 @@ class EngineServer:
                     self._submit_prepared()
                 events = self._loop.step() if self._loop.has_work else []
                 self._route(events)
+                self._tend()
                 self._send_frames()
         finally:
             for preparing in self._preparing.values():
                 preparing.prepared.cancel()
+
+    def _tend(self) -> None:
+        if self._loop.wants_tending and (now := time.monotonic()) >= self._tend_due_s:
+            self._tend_due_s = now + TEND_INTERVAL_S
+            self._route(self._loop.tend())
 
     def _take_commands(self) -> bool:
         """Reads all that came; waits only while there is nothing to compute. False when it is time to stop."""
@@ -146,9 +156,10 @@ class EngineServer:
             return 0
         if self._preparing:
             return PREPARING_INTERVAL_MS
-        if not self._gateways:
-            return None
-        return max(0, math.ceil((self._stats_due_s - time.monotonic()) * 1e3))
+        due_s = self._stats_due_s if self._gateways else math.inf
+        if self._loop.wants_tending:
+            due_s = min(due_s, self._tend_due_s)
+        return None if due_s == math.inf else max(0, math.ceil((due_s - time.monotonic()) * 1e3))
 
     def _obey(self, identity: bytes, payload: bytes) -> None:
         try:
@@ -181,6 +192,8 @@ class EngineServer:
                 gateway.frame.contexts.append(ContextDescribed(op_id, info))
             case OpenContext() | AppendTokens() | ForkContext() | TruncateContext() | ReleaseContexts():
                 self._hold(gateway, command)
+            case SetCeilings() | SetShares():
+                self._loop.govern(command)
 
     def _hold(self, gateway: _Gateway, command: ContextCommand) -> None:
         """Passes on what a gateway wants with its contexts; it has no say over those of others."""

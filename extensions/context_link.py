@@ -18,7 +18,6 @@ from engine.contexts.commands import (
 from engine.contexts.edits import Edit
 from engine.errors import EngineStopped
 
-
 CHARGE_AGE_S = 0.05
 """What is charged within so short a time is not worth a question."""
 

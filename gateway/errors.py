@@ -39,6 +39,7 @@ from engine.errors import (
     ContextTooLong,
     EngineStopped,
     InvalidRequest,
+    QuotaExceeded,
     ResourceExhausted,
     UnknownAdapter,
     UnsupportedReadout,
@@ -54,7 +55,6 @@ from extensions.errors import (
     ScriptError,
     ScriptLimitExceeded,
 )
-
 from extensions.tools.errors import (
     EgressDenied,
     ToolArgumentsInvalid,
@@ -65,6 +65,7 @@ from extensions.tools.errors import (
     ToolOutcomeUnknown,
     ToolTimeout,
 )
+
 MAX_MESSAGE_CHARS = 1024
 """Error messages are cut here unless told otherwise: a client must not get its own megabytes back."""
 
@@ -169,7 +170,6 @@ class ExtensionConflict(GatewayError):
     """Another program is registered under this name and version; versions never change."""
 
 
-class BodyTooLarge(GatewayError):
 class ToolConflict(GatewayError):
     """The operator has a tool of this name; it cannot be replaced."""
 
@@ -178,6 +178,7 @@ class CallInProgress(GatewayError):
     """The approved call has been begun before and has no result: it is not made again."""
 
 
+class BodyTooLarge(GatewayError):
     """The request body is larger than allowed."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -241,9 +242,9 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     ModelNotFound: ErrorSpec(404, "invalid_request_error", "model_not_found"),
     NotFound: ErrorSpec(404, "invalid_request_error", "not_found"),
     ExtensionConflict: ErrorSpec(409, "invalid_request_error", "version_exists"),
-    BodyTooLarge: ErrorSpec(413, "invalid_request_error", "request_too_large"),
     ToolConflict: ErrorSpec(409, "invalid_request_error", "tool_exists"),
     CallInProgress: ErrorSpec(409, "invalid_request_error", "tool_call_in_progress"),
+    BodyTooLarge: ErrorSpec(413, "invalid_request_error", "request_too_large"),
     UnsupportedMediaType: ErrorSpec(415, "invalid_request_error", "unsupported_media_type"),
     Conflict: ErrorSpec(409, "invalid_request_error", "conflict"),
     QuotaStoreUnavailable: ErrorSpec(503, "server_error", "quota_store_unavailable", retry_after=True),
@@ -258,6 +259,7 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     InvalidText: ErrorSpec(400, "invalid_request_error", None),
     TextTooLong: ErrorSpec(400, "invalid_request_error", CONTEXT_CODE),
     TemplateError: ErrorSpec(400, "invalid_request_error", "invalid_messages"),
+    QuotaExceeded: ErrorSpec(429, "insufficient_quota", "kv_quota_exceeded"),
     ResourceExhausted: ErrorSpec(503, "server_error", "server_is_overloaded", retry_after=True),
     EngineStopped: ErrorSpec(503, "server_error", "engine_stopped", retry_after=True),
     ProgramInvalid: ErrorSpec(400, "invalid_request_error", "program_invalid"),
@@ -267,8 +269,6 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     ScriptCrashed: ErrorSpec(503, "server_error", "script_crashed", retry_after=True),
     RunCancelled: ErrorSpec(503, "server_error", "run_cancelled", retry_after=True),
     SandboxUnavailable: ErrorSpec(503, "server_error", "sandbox_unavailable", retry_after=True),
-}
-"""Most specific class first counts; anything else is an internal error."""
     ToolInvalid: ErrorSpec(400, "invalid_request_error", "invalid_argument"),
     ToolArgumentsInvalid: ErrorSpec(400, "invalid_request_error", "invalid_argument"),
     ToolNotFound: ErrorSpec(404, "invalid_request_error", "tool_not_found"),
@@ -278,6 +278,8 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     ToolTimeout: ErrorSpec(424, "external_connector_error", "tool_timeout"),
     ToolOutcomeUnknown: ErrorSpec(424, "external_connector_error", "tool_outcome_unknown"),
     ToolFailed: ErrorSpec(424, "external_connector_error", "tool_failed"),
+}
+"""Most specific class first counts; anything else is an internal error."""
 
 INTERNAL = ErrorSpec(500, "server_error", "internal_error")
 """A bug: the client learns nothing but that."""

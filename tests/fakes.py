@@ -21,6 +21,7 @@ from tokenizers import Tokenizer as Library
 from engine.client import validate_request
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineError, EngineStopped
+from engine.kv.commands import AccountCommand, SetCeilings, SetShares
 from engine.messages import Submit, decode_command, encode
 from engine.request import (
     Distribution,
@@ -276,6 +277,7 @@ class ScriptedEngine:
         num_cached_tokens: Reported for every request.
         kv_kib_ms: What every sequence is said to have been charged.
         charges: What the KV of each account is said to have come to; a test may fill it.
+        governed: What it was told about accounts.
         contexts: Held contexts. A request on one has its history as `prompt_ids` in `requests` and in scripts.
     """
 
@@ -287,6 +289,7 @@ class ScriptedEngine:
         self.refusal: EngineError | None = None
         self.num_cached_tokens = 0
         self.kv_kib_ms = 0
+        self.governed: list[AccountCommand] = []
         self.charges: dict[str, AccountCharge] = {}
         self.contexts = ScriptedContexts()
         self._stats = EngineStats(num_pages=num_pages, num_finished={"stop": 0})
@@ -351,9 +354,13 @@ class ScriptedEngine:
         self.streams[request.request_id] = stream
         return stream
 
-    def tell(self, command: ContextCommand) -> None:
+    def tell(self, command: ContextCommand | AccountCommand) -> None:
         """See `EngineClient.tell`."""
-        if self.is_ready:
+        if not self.is_ready:
+            return
+        if isinstance(command, SetCeilings | SetShares):
+            self.governed.append(command)
+        else:
             self.contexts.obey(command)
 
     async def describe_context(self, context_id: str) -> ContextInfo:
@@ -409,6 +416,9 @@ class RunningServer:
         self._loop.run_until_complete(self._server.serve([self._socket]))
         if (batches := self._app.state.services.batches) is not None:
             self._loop.run_until_complete(batches.aclose())
+        if (detached := self._app.state.services.detached) is not None:
+            self._loop.run_until_complete(detached.aclose())
+        self._loop.run_until_complete(self._app.state.services.tools.aclose())
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 

@@ -209,6 +209,13 @@ class ContextRegistry:
         """Lets go of a context's pages; full ones stay in the prefix cache until somebody needs them."""
         self._pages.give_up(context)
 
+    def demote_account(self, account: str) -> None:
+        """Demotes all contexts of an account on which nobody computes."""
+        for context in self._contexts.values():
+            if context.payer.account == account and context.table is not None and context.sequence is None:
+                self.demote(context)
+                self.num_demoted += 1
+
     def demote_one(self, keep: HeldContext | None = None) -> bool:
         """Demotes the longest unused context, idle ones first, but not `keep`; False if none has pages."""
         held = [context for context in self._contexts.values() if context.table is not None and context is not keep]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from engine.sequence import Sequence
 
 
-def preemption_victim(running: Iterable[Sequence]) -> Sequence:
-    """The last to go among those who run: it has the least to lose and comes back first of those behind it."""
-    return max(running, key=lambda sequence: sequence.order)
+def preemption_victim(running: Iterable[Sequence], clock: Callable[[str], float]) -> Sequence:
+    """The last to go among those of whose account the clock is furthest ahead.
+
+    It has the least to lose of its account's and comes back first of those behind it.
+
+    Args:
+        running: Those who run.
+        clock: How much of the device an account has had.
+    """
+    return max(running, key=lambda sequence: (clock(sequence.payer.account), sequence.order))
 
 
 def spare_pages(num_running: int, num_pages: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Iterator
 
 from engine.sequence import Sequence, SequenceStatus
@@ -14,12 +15,16 @@ class Roster:
     Attributes:
         waiting: In the order they may enter.
         running: In the order they entered the engine.
+        accounts: Live sequences by account.
+        rows_of: Running sequences by account.
         released_rows: Rows given up since the last call of `take_released_rows`.
     """
 
     def __init__(self, num_rows: int) -> None:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self.accounts: Counter[str] = Counter()
+        self.rows_of: Counter[str] = Counter()
         self._paused: set[Sequence] = set()
         self._requests: dict[str, list[Sequence]] = {}
         self._free_rows = list(range(num_rows - 1, -1, -1))
@@ -49,6 +54,7 @@ class Roster:
     def add(self, sequences: list[Sequence]) -> None:
         """Lets a request's sequences wait."""
         self._requests[sequences[0].request.request_id] = list(sequences)
+        self.accounts[sequences[0].payer.account] += len(sequences)
         for sequence in sequences:
             self._wait(sequence)
 
@@ -58,6 +64,7 @@ class Roster:
         bisect.insort(self.running, sequence, key=_order)
         sequence.status = SequenceStatus.RUNNING
         sequence.row = self._free_rows.pop()
+        self.rows_of[sequence.payer.account] += 1
         return sequence.row
 
     def pause(self, sequence: Sequence) -> None:
@@ -88,6 +95,10 @@ class Roster:
         self._paused.discard(sequence)
         siblings = self._requests[sequence.request.request_id]
         siblings.remove(sequence)
+        account = sequence.payer.account
+        self.accounts[account] -= 1
+        if not self.accounts[account]:
+            del self.accounts[account]
         if not siblings:
             del self._requests[sequence.request.request_id]
 
@@ -106,6 +117,9 @@ class Roster:
         self._free_rows.append(sequence.row)
         self._released_rows.append(sequence.row)
         sequence.row = None
+        self.rows_of[sequence.payer.account] -= 1
+        if not self.rows_of[sequence.payer.account]:
+            del self.rows_of[sequence.payer.account]
 
 
 def _order(sequence: Sequence) -> tuple[int, int]:

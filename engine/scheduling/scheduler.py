@@ -9,7 +9,7 @@ known in advance.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as ListOf
 
 from engine.adapters.table import AdapterTable
@@ -17,8 +17,9 @@ from engine.constraints.constraint import Constraint, ConstraintBroken, TokenMas
 from engine.constraints.masks import MaskHandover, Masks
 from engine.contexts.held import HeldContext
 from engine.contexts.registry import ContextRegistry
-from engine.errors import EngineError, ProgramFailed, QueueFull, SequenceNotFound
+from engine.errors import EngineError, ProgramFailed, QueueFull, QuotaExceeded, SequenceNotFound
 from engine.kv.block_table import BlockTable
+from engine.kv.ceilings import Ceilings
 from engine.kv.manager import KVManager, PageCopy
 from engine.programs.binding import BoundProgram
 from engine.programs.session import ProgramSession
@@ -28,8 +29,10 @@ from engine.sampling.random import stream_key
 from engine.scheduling.admission import Admission
 from engine.scheduling.batch import Batch, Lane, LaneResult
 from engine.scheduling.events import make_event
+from engine.scheduling.floors import Floors
 from engine.scheduling.policy import preemption_victim
 from engine.scheduling.roster import Roster
+from engine.scheduling.shares import FairShares
 from engine.scheduling.stepping import Stepping
 from engine.sequence import Sequence
 from engine.stats import EngineStats
@@ -42,7 +45,9 @@ class Scheduler:
     """Owns every live sequence; it and the contexts it owns are the only callers of the KV manager.
 
     Attributes:
+        ceilings: What accounts may be charged in all.
         contexts: Histories held between requests.
+        shares: How accounts share the device.
         stepping: Sequences that pause after a draw.
 
     Args:
@@ -70,6 +75,8 @@ class Scheduler:
     ) -> None:
         assert max_batch_tokens >= max_num_seqs
         self.kv = kv
+        self.ceilings = Ceilings(kv.meter)
+        self.shares = FairShares()
         self._max_batch_tokens = max_batch_tokens
         self._max_waiting = max_waiting
         self._eos = tuple(eos_token_ids)
@@ -78,6 +85,7 @@ class Scheduler:
         self._adapters = AdapterTable(adapters)
         self._arrivals = itertools.count()
         self._roster = Roster(max_num_seqs)
+        self._floors = Floors(kv, self._roster, self.shares, max_num_seqs)
         self._totals = EngineStats()
         self.stepping = Stepping(self._roster, self._append, self._end_with)
         self._admission = Admission(kv, self._roster, self.contexts, self._totals, self._eos)
@@ -111,6 +119,7 @@ class Scheduler:
 
         Raises:
             QueueFull: Too many wait.
+            QuotaExceeded: Its account may hold no more.
             SequenceNotFound: Its context is not there.
             InvalidRequest: Something computes on its context already.
             UnknownAdapter: Its adapter, or that of its context, is not there.
@@ -123,6 +132,7 @@ class Scheduler:
         stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self._eos)
         sequences: list[Sequence] = []
         context = self.contexts.claim(request.context_id) if request.context_id else None
+        self._check_quota(request.account if context is None else context.payer.account)
         adapter = self._adapters.find(request.adapter if context is None else context.adapter)
         for index in range(request.n):
             token_ids = list(request.prompt_ids) if context is None else context.token_ids
@@ -136,6 +146,9 @@ class Scheduler:
             sequences.append(sequence)
         if context is not None:
             context.sequence = sequences[0]
+        account = sequences[0].payer.account
+        if account not in self._roster.accounts:
+            self.shares.join(account, self._roster.accounts)
         self._roster.add(sequences)
 
     def abort(self, request_id: str) -> None:
@@ -162,6 +175,17 @@ class Scheduler:
             self.contexts.forget(context)
         return events
 
+    def tend(self) -> list[TokenEvent]:
+        """What time alone brings about: to be called a few times a second. Returns what it ended."""
+        self.kv.meter.tick()
+        events = []
+        for account, is_over in self.ceilings.reached().items():
+            self.contexts.demote_account(account)
+            if is_over:
+                running = [sequence for sequence in self._roster if sequence.payer.account == account]
+                events += [self._end_with(sequence, QuotaExceeded(account)) for sequence in running]
+        return events
+
     def schedule(self) -> Batch:
         """Chooses the next step's lanes, decoding ones first, then running prefills, then newcomers.
 
@@ -179,6 +203,8 @@ class Scheduler:
                 num_preempted += self._extend(batch, sequence)
             elif num_pending > 1:
                 prefilling.append(sequence)
+        if len(self._roster.accounts) > 1:
+            prefilling = list(self.shares.order(prefilling))
         for sequence in prefilling:
             if sequence.is_running:
                 num_preempted += self._extend(batch, sequence)
@@ -220,9 +246,17 @@ class Scheduler:
                 events.append(self._append(sequence, forced))
         return masks, events
 
-    def apply(self, batch: Batch, results: ListOf[LaneResult]) -> list[TokenEvent]:
-        """Takes in what a step gave; ends sequences that reached their stop. Events are in lane order."""
+    def apply(self, batch: Batch, results: ListOf[LaneResult], seconds: float = 0.0) -> list[TokenEvent]:
+        """Takes in what a step gave; ends sequences that reached their stop. Events are in lane order.
+
+        Args:
+            batch: What the step was.
+            results: One for each of its lanes.
+            seconds: How long the device took for it.
+        """
         self._totals.num_steps += 1
+        if len(self._roster.accounts) > 1:
+            self.shares.charge(batch.lanes, seconds)
         self.kv.meter.tick()
         events = []
         for lane, result in zip(batch.lanes, results, strict=True):
@@ -256,6 +290,12 @@ class Scheduler:
         """Raises AssertionError unless pages, what they are charged, and living sequences agree."""
         self.kv.check_integrity(self.tables())
 
+    def _check_quota(self, account: str) -> None:
+        if self.ceilings:
+            self.kv.meter.tick()
+            if self.ceilings.has_reached(account):
+                raise QuotaExceeded(account)
+
     # -- filling a step -------------------------------------------------------------------------------------------
 
     def _extend(self, batch: Batch, sequence: Sequence) -> int:
@@ -273,7 +313,7 @@ class Scheduler:
         while not self.kv.can_reserve(sequence.table, start, stop):
             if self.contexts.demote_one() or self._park_one():
                 continue
-            victim = preemption_victim(self._roster.running)
+            victim = preemption_victim(self._roster.running, self.shares.clock)
             self._preempt(batch, victim)
             num_preempted += 1
             if victim is sequence:
@@ -282,22 +322,54 @@ class Scheduler:
         return num_preempted
 
     def _admit(self, batch: Batch) -> None:
-        """Lets those who wait enter, in order, while seats, pages and budget last."""
-        for sequence in list(self._roster.waiting):
+        """Lets those who wait enter, in order, while seats, pages and budget last.
+
+        Where several accounts want the device, each takes its turn; one that cannot have what its next sequence needs
+        holds up only those that have their part already.
+        """
+        waiting: Iterable[Sequence] = list(self._roster.waiting)
+        several = len(self._roster.accounts) > 1
+        if several:
+            waiting = self.shares.order(self._roster.waiting)
+        blocked: set[str] = set()
+        entered: set[Sequence] = set()
+        for sequence in waiting:
             if batch.num_tokens >= self._max_batch_tokens:
                 return
-            if not self._admission.is_ready(sequence):
+            account = sequence.payer.account
+            if account in blocked or self.ceilings.has_reached(account) or not self._admission.is_ready(sequence):
                 continue
-            if not self._roster.has_free_row and not self._park_one():
-                return
-            while not self._admission.can_enter(sequence):
-                if not self._park_one():
+            if blocked and not self._floors.covers(sequence):
+                continue
+            if not self._make_room(batch, sequence, entered):
+                if not several:
                     return
+                blocked.add(account)
+                continue
             batch.assigned_rows.append(self._admission.enter(sequence))
+            entered.add(sequence)
             assert sequence.table is not None
             count = self._chunk(sequence, self._max_batch_tokens - batch.num_tokens)
             start = sequence.num_scheduled - sequence.num_dropped
             self._append_lane(batch, sequence, count, copies=self.kv.reserve(sequence.table, start, start + count))
+
+    def _make_room(self, batch: Batch, sequence: Sequence, entered: set[Sequence]) -> bool:
+        """Finds a row and pages for one that waits: free ones, those of who pauses, those of who has too much."""
+        while not self._roster.has_free_row:
+            if not self._park_one() and not self._take_back(batch, sequence, entered):
+                return False
+        while not self._admission.can_enter(sequence):
+            if not self._park_one() and not self._take_back(batch, sequence, entered):
+                return False
+        return True
+
+    def _take_back(self, batch: Batch, sequence: Sequence, entered: set[Sequence]) -> bool:
+        """Takes the place of one whose account has more than its part, for one whose account has less than its own."""
+        victim = self._floors.victim(sequence, entered)
+        if victim is None:
+            return False
+        self._preempt(batch, victim)
+        return True
 
     def _chunk(self, sequence: Sequence, budget: int) -> int:
         count = sequence.num_pending

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from engine.errors import EngineStopped, InvalidRequest, OutOfPages, ResourceExhausted, SequenceNotFound
+from engine.errors import EngineStopped, InvalidRequest, OutOfPages, QuotaExceeded, ResourceExhausted, SequenceNotFound
 from engine.text.errors import InvalidText, TemplateError, TextTooLong
 
 CODES: dict[str, type[Exception]] = {
@@ -22,6 +22,7 @@ CODES: dict[str, type[Exception]] = {
     "server_busy": RuntimeError,
     "capability_missing": RuntimeError,
     "context_lost": RuntimeError,
+    "quota_exceeded": RuntimeError,
     "child_failed": RuntimeError,
     "store_unavailable": RuntimeError,
 }
@@ -63,6 +64,8 @@ def to_fault(error: Exception) -> Exception | None:
         return fault("constraint_invalid" if is_about_form else "invalid_argument", message)
     if isinstance(error, OutOfPages):
         return fault("kv_exhausted", message)
+    if isinstance(error, QuotaExceeded):
+        return fault("quota_exceeded", message)
     if isinstance(error, ResourceExhausted):
         return fault("server_busy", message)
     if isinstance(error, SequenceNotFound):

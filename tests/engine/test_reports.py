@@ -20,6 +20,7 @@ EXAMPLES = [
     errors.ResourceExhausted("no room"),
     OutOfPages(3, 1),
     QueueFull(12),
+    errors.QuotaExceeded("tenant"),
     errors.SequenceNotFound("gone"),
     errors.ModelLoadError("model.safetensors: truncated"),
     EngineStopped("stopping"),

@@ -11,6 +11,8 @@ import pytest
 import pytest_asyncio
 
 from engine.connection import EngineConnection
+from engine.errors import QuotaExceeded
+from engine.kv.commands import SetCeilings
 from engine.process import EngineProcess
 from engine.text.model import TextModel
 from extensions.runtime import Runtime
@@ -121,3 +123,25 @@ async def test_a_gateway_that_comes_later_is_told_of_all_accounts(process: Engin
     assert second.info.incarnation == first.info.incarnation > 0
     await first.close()
     await second.close()
+
+
+async def test_an_account_at_its_ceiling_is_refused_and_an_idle_engine_takes_what_it_keeps(
+    connection: EngineConnection, model: Path
+) -> None:
+    runtime = Runtime(connection, TextModel.load(model))
+    context = runtime.open_context(list(range(3, 90)), account="poor")
+    await context.prefill()
+    assert (await context.info()).residency == "device"
+    connection.tell(SetCeilings({"poor": context.kv_kib_ms}))
+    for _ in range(100):
+        if (await context.info()).residency == "tokens":
+            break
+        await asyncio.sleep(0.05)
+    assert (await context.info()).residency == "tokens"
+    with pytest.raises(QuotaExceeded):
+        await context.prefill()
+    with pytest.raises(QuotaExceeded):
+        await runtime.context([3, 4, 5], account="poor").generate(asked(max_tokens=2))
+    connection.tell(SetCeilings({"poor": -1}))
+    await context.prefill()
+    context.release()

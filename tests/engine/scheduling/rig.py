@@ -38,10 +38,12 @@ class Rig:
         max_waiting: int = 1000,
         overlap: bool = True,
         prefix_cache: bool = True,
+        seconds_per_token: float = 1e-3,
     ) -> None:
         self.now = 0
         self.held: Counter[str] = Counter()
         self._time = random.Random(num_pages)
+        self._seconds_per_token = seconds_per_token
         self.kv = KVManager(
             num_pages=num_pages,
             page_size=SIZE,
@@ -123,7 +125,8 @@ class Rig:
             self._failed |= {lane.sequence for lane in batch.lanes}
             self.events += self.scheduler.fail(batch, ErrorReport("EngineError", "broken"))
         else:
-            self.events += self.scheduler.apply(batch, self.device.run(batch, void=self._failed))
+            results = self.device.run(batch, void=self._failed)
+            self.events += self.scheduler.apply(batch, results, batch.num_tokens * self._seconds_per_token)
 
     def tokens(self, request_id: str, index: int = 0) -> list[int]:
         return [

@@ -1,0 +1,95 @@
+"""How accounts share the device: weighted fair queueing by the time that their lanes took.
+
+Every account has a clock that runs with the time its lanes take, slower the more it weighs; whose clock is behind goes
+first. Who comes back after a pause begins where the slowest of the others is, so that nobody saves up a claim. How many
+requests an account splits its work into is no matter: they all move the same clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as ListOf
+
+from engine.scheduling.batch import Lane
+from engine.sequence import Sequence
+
+MAX_REMEMBERED = 4096
+"""Accounts whose clocks are kept although they want nothing at the moment."""
+
+
+class FairShares:
+    """Clocks and weights by account. Where only one account wants the device, none of it matters."""
+
+    def __init__(self) -> None:
+        self._weights: dict[str, float] = {}
+        self._clocks: dict[str, float] = {}
+        self._token_s = 0.0
+
+    def set_weights(self, weights: Mapping[str, float]) -> None:
+        """Takes over the weights of accounts; one that is not named, or not positive, weighs 1."""
+        self._weights = {account: weight for account, weight in weights.items() if weight > 0}
+
+    def weight(self, account: str) -> float:
+        """How much an account counts among others."""
+        return self._weights.get(account, 1.0)
+
+    def clock(self, account: str) -> float:
+        """How much of the device an account has had, for its weight."""
+        return self._clocks.get(account, 0.0)
+
+    def part(self, account: str, accounts: Iterable[str]) -> float:
+        """The part of anything that is an account's own, 0..1, if those accounts, itself included, want it."""
+        return self.weight(account) / sum(self.weight(other) for other in accounts)
+
+    def join(self, account: str, others: Iterable[str]) -> None:
+        """An account that wanted nothing wants something again."""
+        behind = min((self.clock(other) for other in others), default=None)
+        if behind is None:
+            self._clocks = {account: 0.0} if len(self._clocks) > MAX_REMEMBERED else self._clocks
+        else:
+            self._clocks[account] = max(self.clock(account), behind)
+
+    def charge(self, lanes: ListOf[Lane], seconds: float) -> None:
+        """A step took so long for these lanes: shared out by tokens."""
+        tokens = Counter[str]()
+        for lane in lanes:
+            tokens[lane.sequence.payer.account] += lane.num_tokens
+        num_tokens = tokens.total()
+        if not num_tokens:
+            return
+        self._token_s = seconds / num_tokens
+        for account, count in tokens.items():
+            self._clocks[account] = self.clock(account) + self._token_s * count / self.weight(account)
+
+    def order(self, sequences: ListOf[Sequence]) -> Iterator[Sequence]:
+        """Sequences of several accounts in the order in which they should go; each account's own stay in theirs."""
+        queues: dict[str, deque[Sequence]] = {}
+        for sequence in sequences:
+            queues.setdefault(sequence.payer.account, deque()).append(sequence)
+        heap = [(self.clock(account), account) for account in queues]
+        heapq.heapify(heap)
+        while heap:
+            clock, account = heap[0]
+            queue = queues[account]
+            sequence = queue.popleft()
+            yield sequence
+            if queue:
+                cost = len(sequence.token_ids) * self._token_s / self.weight(account)
+                heapq.heapreplace(heap, (clock + cost, account))
+            else:
+                heapq.heappop(heap)
+
+    def most_over(self, held: Mapping[str, int], capacity: int, accounts: Iterable[str]) -> str | None:
+        """Who holds most beyond its part of something, which is one at least; None if nobody does.
+
+        Args:
+            held: How much accounts hold.
+            capacity: How much there is.
+            accounts: Those who want it.
+        """
+        accounts = list(accounts)
+        excess = {account: held[account] / max(1.0, capacity * self.part(account, accounts)) for account in held}
+        worst = max(excess, key=lambda account: excess[account], default=None)
+        return worst if worst is not None and excess[worst] > 1.0 else None

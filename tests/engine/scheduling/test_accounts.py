@@ -1,0 +1,188 @@
+"""Accounts among each other: ceilings that end what they hold, and shares that no number of requests can stretch."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.contexts.commands import AppendTokens, OpenContext
+from engine.errors import QuotaExceeded
+from engine.kv.ceilings import GRACE_MS
+from engine.request import FinishReason, GenerateRequest
+from engine.sampling.params import SamplingParams
+from tests.engine.scheduling.rig import PAGE_KIB, Rig, make_request
+
+
+def ask(rig: Rig, name: str, account: str, *, num_prompt: int = 4, max_tokens: int = 8, n: int = 1) -> GenerateRequest:
+    request = GenerateRequest(
+        request_id=name,
+        prompt_ids=[1 + len(name)] * (num_prompt - 1) + [20 + sum(map(ord, name)) % 20],
+        sampling=SamplingParams(max_tokens=max_tokens, seed=3, ignore_eos=True),
+        n=n,
+        account=account,
+        salt=name,
+    )
+    rig.scheduler.add(request)
+    return request
+
+
+def tokens_of(rig: Rig, prefix: str) -> int:
+    return sum(len(event.token_ids) for event in rig.events if event.request_id.startswith(prefix))
+
+
+def test_an_account_at_its_ceiling_begins_nothing_new_and_others_do() -> None:
+    rig = Rig()
+    ask(rig, "first", "a")
+    rig.step()
+    rig.pass_time(100)
+    rig.drain()
+    charged = rig.kv.meter.charge("a").total_kib_ms
+    assert charged >= 100 * PAGE_KIB
+    rig.scheduler.ceilings.set({"a": charged + 1})
+    ask(rig, "second", "a")
+    rig.scheduler.ceilings.set({"a": charged})
+    with pytest.raises(QuotaExceeded) as caught:
+        ask(rig, "third", "a")
+    assert caught.value.account == "a"
+    ask(rig, "other", "b")
+    rig.scheduler.ceilings.set({"a": -1})
+    ask(rig, "fourth", "a")
+    rig.drain()
+    assert rig.finish("second") is rig.finish("fourth") is rig.finish("other") is FinishReason.LENGTH
+
+
+def test_what_runs_at_the_ceiling_has_one_heartbeat_to_go_on_and_then_ends_with_the_error() -> None:
+    rig = Rig()
+    ask(rig, "long", "a", max_tokens=100)
+    ask(rig, "other", "b", max_tokens=100)
+    rig.scheduler.ceilings.set({"a": 50 * PAGE_KIB})
+    rig.step()
+    rig.pass_time(60)
+    assert rig.scheduler.tend() == []
+    rig.pass_time(GRACE_MS - 1)
+    assert rig.scheduler.tend() == []
+    rig.pass_time(1)
+    (event,) = rig.scheduler.tend()
+    assert event.request_id == "long"
+    assert event.error is not None
+    assert event.error.kind == "QuotaExceeded"
+    assert rig.kv.meter.charge("a").level_kib == 0
+    rig.drain()
+    assert rig.finish("other") is FinishReason.LENGTH
+
+
+def test_a_ceiling_that_is_raised_within_the_heartbeat_ends_nothing() -> None:
+    rig = Rig()
+    ask(rig, "long", "a", max_tokens=40)
+    rig.scheduler.ceilings.set({"a": 10 * PAGE_KIB})
+    rig.step()
+    rig.pass_time(60)
+    assert rig.scheduler.tend() == []
+    rig.scheduler.ceilings.set({"a": 10**9})
+    rig.pass_time(10 * GRACE_MS)
+    assert rig.scheduler.tend() == []
+    rig.drain()
+    assert len(rig.tokens("long")) == 40
+
+
+def test_idle_contexts_of_an_account_at_its_ceiling_give_up_their_pages_at_once_and_cost_nothing_more() -> None:
+    rig = Rig()
+    for account in "ab":
+        rig.obey(OpenContext(account, account, account))
+        rig.obey(AppendTokens(account, [1, 2, 3, 4, 5, 6, 7, 8, 9]))
+        params = SamplingParams(max_tokens=0)
+        rig.scheduler.add(GenerateRequest(request_id=account, prompt_ids=[], context_id=account, sampling=params))
+    rig.drain()
+    rig.scheduler.ceilings.set({"a": 0})
+    rig.scheduler.tend()
+    assert rig.scheduler.contexts.describe("a").residency == "tokens"
+    assert rig.scheduler.contexts.describe("b").residency == "device"
+    before = rig.kv.meter.charge("a").total_kib_ms
+    rig.pass_time(1000)
+    rig.kv.meter.tick()
+    assert rig.kv.meter.charge("a").total_kib_ms == before
+    rig.check_charges()
+
+
+def test_who_waits_at_the_ceiling_does_not_enter() -> None:
+    rig = Rig(max_num_seqs=1)
+    ask(rig, "first", "a", max_tokens=20)
+    ask(rig, "second", "a")
+    rig.step()
+    rig.scheduler.ceilings.set({"a": 0})
+    rig.scheduler.stop("first", 0)
+    rig.step()
+    rig.step()
+    assert tokens_of(rig, "second") == 0
+    rig.scheduler.ceilings.set({"a": -1})
+    rig.drain()
+    assert rig.finish("second") is FinishReason.LENGTH
+
+
+def crowd(rig: Rig, account: str, count: int, *, max_tokens: int = 12, num_prompt: int = 12) -> None:
+    """As many requests as there are, of one account, each on its own."""
+    for index in range(count):
+        ask(rig, f"{account}{index}", account, num_prompt=num_prompt, max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_accounts_get_the_device_by_their_weights_however_many_requests_they_make_of_their_work(weight: float) -> None:
+    rig = Rig(num_pages=400, max_num_seqs=8, max_batch_tokens=16)
+    rig.scheduler.shares.set_weights({"a": weight, "b": 1.0})
+    crowd(rig, "b", 160)
+    crowd(rig, "a", 60)
+    for _ in range(150):
+        rig.step()
+    ratio = tokens_of(rig, "a") / tokens_of(rig, "b")
+    assert weight * 0.8 <= ratio <= weight * 1.25
+
+
+def test_who_was_away_has_saved_up_nothing() -> None:
+    rig = Rig(num_pages=400, max_num_seqs=8, max_batch_tokens=16)
+    ask(rig, "b-early", "b")
+    rig.drain()
+    crowd(rig, "a", 40)
+    crowd(rig, "c", 40)
+    for _ in range(40):
+        rig.step()
+    before = {account: tokens_of(rig, account) for account in "abc"}
+    crowd(rig, "b", 60)
+    for _ in range(100):
+        rig.step()
+    got = {account: tokens_of(rig, account) - before[account] for account in "abc"}
+    assert max(got.values()) <= 1.5 * min(got.values())
+
+
+def test_one_request_finds_a_row_although_another_account_has_taken_them_all() -> None:
+    rig = Rig(num_pages=400, max_num_seqs=4, max_batch_tokens=32)
+    crowd(rig, "a", 30, max_tokens=60)
+    for _ in range(5):
+        rig.step()
+    request = ask(rig, "chat", "b", max_tokens=5)
+    for _ in range(10):
+        rig.step()
+    assert rig.finish("chat") is FinishReason.LENGTH
+    assert len(rig.tokens("chat")) == request.sampling.max_tokens
+    rig.drain()
+    assert all(len(rig.tokens(f"a{index}")) == 60 for index in range(30))
+
+
+def test_one_request_finds_pages_although_another_account_has_taken_them_all() -> None:
+    rig = Rig(num_pages=24, max_num_seqs=8, max_batch_tokens=64, prefix_cache=False)
+    crowd(rig, "a", 8, num_prompt=16, max_tokens=24)
+    for _ in range(6):
+        rig.step()
+    ask(rig, "chat", "b", num_prompt=20, max_tokens=5)
+    for _ in range(12):
+        rig.step()
+    assert rig.finish("chat") is FinishReason.LENGTH
+    rig.drain()
+    assert all(len(rig.tokens(f"a{index}")) == 24 for index in range(8))
+
+
+def test_accounts_without_rivals_are_served_in_the_order_of_arrival_and_priority() -> None:
+    rig = Rig(max_num_seqs=1)
+    for name, priority in (("late", 1), ("soon", 0), ("sooner", 0)):
+        rig.scheduler.add(make_request(name, [1, 2], max_tokens=1, priority=priority))
+    rig.drain()
+    ended = [event.request_id for event in rig.events if event.finish_reason is not None]
+    assert ended == ["soon", "sooner", "late"]
