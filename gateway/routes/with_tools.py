@@ -18,8 +18,9 @@ from gateway.services import Services
 from gateway.tenancy.payer import Payer
 from gateway.tools.approvals import approved_calls, check_not_begun
 from gateway.tools.calls import ServerCall
+from gateway.tools.making import TurnTools
 from gateway.tools.offers import Offers, names_of
-from gateway.tools.turn import ToolTurn, TurnTools
+from gateway.tools.turn import ToolTurn
 from gateway.translate.chat import ChatForm
 from gateway.translate.chat_work import prepare_chat
 from gateway.translate.head import Head

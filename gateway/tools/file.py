@@ -3,12 +3,14 @@
     {"tools": [{"name": "weather", "kind": "http", "http": {"url": "https://…"}, …}],
      "servers": [{"label": "docs", "url": "https://…/mcp", "headers": {"Authorization": "env:DOCS_TOKEN"}}]}
 
-In TOML these are `[[tools]]` and `[[servers]]`. A secret is never in the file: it is named, `env:NAME`.
+In TOML these are `[[tools]]` and `[[servers]]`. A secret is never in the file: it is named, `env:NAME`. Headers and
+variables whose names tell that they are secret must be named so.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +21,8 @@ from gateway.tools.entries import Entry
 
 MAX_FILE_BYTES = 16 * 2**20
 """A larger file is no list of tools."""
+
+_IS_SECRET = re.compile(r"authorization|cookie|secret|password|token|api[-_]?key", re.IGNORECASE)
 
 
 class ToolsFileError(Exception):
@@ -40,6 +44,7 @@ def load_tools(path: Path, environ: Mapping[str, str]) -> dict[str, Entry]:
     """
     found: dict[str, Entry] = {}
     for at, description in _descriptions(path):
+        _check_secrets(path, at, description)
         try:
             entry = Entry.from_wire(description, environ=environ)
         except ToolInvalid as error:
@@ -65,6 +70,18 @@ def _descriptions(path: Path) -> list[tuple[str, Any]]:
         # A server may be told by its key alone: there its label is what it has in place of a kind.
         found += [(f"{key}[{number}]", one if key == "tools" else _server(one)) for number, one in enumerate(listed)]
     return found
+
+
+def _check_secrets(path: Path, at: str, description: dict[str, Any]) -> None:
+    """Refuses secrets that stand in the file themselves."""
+    for place in ("headers", "env", "http.headers", "mcp.server.headers", "mcp.server.env"):
+        found: Any = description
+        for part in place.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        for name, value in found.items() if isinstance(found, dict) else ():
+            if _IS_SECRET.search(name) and isinstance(value, str) and value and not value.startswith("env:"):
+                message = "a secret does not belong into a file: put it into a variable, and write env:NAME"
+                raise ToolsFileError(f"{path}: {at}.{place}.{name}: {message}")
 
 
 def _server(description: dict[str, Any]) -> dict[str, Any]:

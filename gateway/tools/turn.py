@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from extensions.output import GenerationStep, Usage
-from extensions.tools.catalog import REPEATABLE, ToolCaller
-from gateway.errors import StoreUnavailable
 from gateway.generations import Choice, Generations
 from gateway.schemas.chat import ChatRequest
-from gateway.state.tools import ToolStore
-from gateway.tenancy.payer import Payer
-from gateway.tools.calls import CUT, NOT_RUN, ServerCall, operation_id, run_call
+from gateway.tools.calls import CUT, NOT_RUN, ServerCall
+from gateway.tools.making import TurnTools
 from gateway.tools.news import ApprovalAsked, CallEnded, CallRunning, News
-from gateway.tools.offers import Offers, ToolDoor
 from gateway.tools.rounds import Round, next_request, turn_messages
 from gateway.translate.chat import ChatForm
 from gateway.translate.usage import total_usage
-
-log = logging.getLogger(__name__)
 
 Finish = Literal["stop", "length", "tool_calls", "max_tool_calls"]
 
@@ -31,32 +23,6 @@ Begin = Callable[[ChatRequest], Awaitable[tuple[Generations, ChatForm]]]
 """Hands a round's request to the engine."""
 
 _NEWS = GenerationStep(index=0)
-
-IN_PROGRESS = "tool_call_in_progress"
-"""Code of an approved call that was begun before and has no result: it is not made again."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TurnTools:
-    """What an answer's tools are run with.
-
-    Attributes:
-        offers: Which there are.
-        door: Calls them.
-        caller: For whom.
-        max_calls: Most calls of the answer.
-        store: Knows which approved calls have been made; None without a Redis.
-        approved: Calls of an earlier answer to which a person has said yes.
-        payer: Who pays; the request is not settled before the whole answer has ended.
-    """
-
-    offers: Offers
-    door: ToolDoor
-    caller: ToolCaller
-    max_calls: int
-    store: ToolStore | None = None
-    approved: Sequence[ServerCall] = ()
-    payer: Payer | None = None
 
 
 class ToolTurn:
@@ -259,7 +225,7 @@ class ToolTurn:
             return
         self._news += [CallRunning(call) for call in calls]
         yield _NEWS
-        tasks = {asyncio.create_task(self._make_one(call)): call for call in calls}
+        tasks = {asyncio.create_task(self.tools.make(call)): call for call in calls}
         self._tasks |= tasks.keys()
         waiting = set(tasks)
         try:
@@ -277,35 +243,6 @@ class ToolTurn:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks -= tasks
-
-    async def _make_one(self, call: ServerCall) -> None:
-        tools = self.tools
-        if call.approval_id is None:
-            await run_call(call, tools.door, tools.caller, operation_id(tools.caller.run_id, call))
-        elif tools.store is None or call.offer.spec.effect in REPEATABLE:
-            await run_call(call, tools.door, tools.caller, operation_id(call.approval_id, call))
-        else:
-            await self._make_once(call, call.approval_id, tools.store)
-
-    async def _make_once(self, call: ServerCall, approval_id: str, store: ToolStore) -> None:
-        """Makes a call that a person approved, unless it has been made for an earlier request of the same."""
-        tools, owner = self.tools, self.tools.caller.account
-        try:
-            if not await store.claim(owner, approval_id):
-                outcome = await store.outcome(owner, approval_id)
-                if outcome is None:
-                    call.leave(IN_PROGRESS, "The call was begun for another request, and has no result yet.")
-                else:
-                    call.recall(outcome)
-                return
-        except StoreUnavailable as error:
-            call.leave("store_unavailable", error.message)
-            return
-        await run_call(call, tools.door, tools.caller, operation_id(approval_id, call))
-        try:
-            await store.settle(owner, approval_id, call.outcome())
-        except StoreUnavailable as error:
-            log.warning("the outcome of call %s was not written down: %s", call.id, error)
 
 
 def _nothing() -> None:
