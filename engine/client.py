@@ -7,6 +7,7 @@ from typing import Protocol
 
 from engine.adapters.table import unknown_adapter
 from engine.contexts.commands import ContextCommand, ContextInfo
+from engine.drafting.limits import check_drafter
 from engine.errors import ContextTooLong, InvalidRequest, UnsupportedReadout
 from engine.kv.commands import AccountCommand
 from engine.request import EngineInfo, GenerateRequest, ProgramSpec, TokenEvent
@@ -127,6 +128,8 @@ def validate_request(request: GenerateRequest, info: EngineInfo, num_held: int =
         _check_stepped(request)
     if request.program is not None:
         _check_program(request, request.program)
+    if request.drafter is not None:
+        check_drafter(request.drafter, info.vocab_size)
     request.sampling.validate(info.vocab_size)
     num_prompt = num_held if request.context_id else len(request.prompt_ids)
     if num_prompt + request.sampling.max_tokens > info.limit_tokens:
@@ -151,6 +154,8 @@ def _check_stepped(request: GenerateRequest) -> None:
     """Refuses what does not go with pausing after each draw."""
     if not request.stepped:
         raise InvalidRequest("only a stepped request reads distributions", "readout")
+    if request.drafter is not None:
+        raise InvalidRequest("a stepped request pauses after each draw: nothing can be guessed", request.drafter.param)
     if not request.context_id:
         raise InvalidRequest("only a held context is stepped", "stepped")
     if request.sampling.max_tokens < 1:

@@ -124,6 +124,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         program: Draws the tokens of each sequence, after penalties, biases, bans and the constraint; temperature and
             truncation are its own business.
         adapter: Name of the adapter that changes the model for it; empty for none. A held context has its own.
+        drafter: Guesses tokens that are then verified together; None for none. Nothing that is drawn depends on it.
         pooling: Answer with an embedding of the prompt: the mean of the hidden states of its tokens after the final
             norm, or that of its last token. Nothing is generated then, so `max_tokens` must be 0 and `n` 1.
     """
@@ -144,6 +145,24 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     pooling: Pooling | None = None
     program: ProgramSpec | None = None
     adapter: str = ""
+    drafter: DrafterSpec | None = None
+
+
+class DrafterSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Guess the next tokens by looking them up, and verify several in one step; what is drawn is the same without.
+
+    Attributes:
+        max_tokens: Most tokens guessed at a time.
+        min_match, max_match: Shortest and longest run of last tokens that is looked for.
+        reference_ids: A text that the output is expected to resemble, looked up before the history.
+        param: The client's field to blame.
+    """
+
+    max_tokens: int = 16
+    min_match: int = 3
+    max_match: int = 6
+    reference_ids: list[int] = []
+    param: str = "drafter"
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -179,6 +198,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
         embedding: On the last event if asked for: `hidden_size` little-endian float32 values, not normalised.
         proposal: Of a stepped request: the token drawn, not taken yet.
         distribution: What it was drawn from, if asked for.
+        num_drafted, num_accepted: Tokens guessed for these, and those of them that were right.
         kv_kib_ms: What was charged so far for the pages of this sequence, or of its held context since that was
             opened, in KiB times milliseconds.
     """
@@ -196,6 +216,8 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
     proposal: int | None = None
     distribution: Distribution | None = None
     kv_kib_ms: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
 
 
 class ErrorReport(msgspec.Struct, frozen=True, array_like=True):

@@ -19,6 +19,7 @@ from engine.adapters.table import NO_ADAPTER, AdapterPlace
 from engine.constraints.constraint import Constraint
 from engine.contexts.edits import NEVER
 from engine.contexts.held import HeldContext
+from engine.drafting.lookup import PromptLookup
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import PrefixName
 from engine.kv.meter import Payer
@@ -67,6 +68,7 @@ class Sequence:
         runs: How often it was admitted; results of an earlier run are recognised by it.
         constraint: Its place in the language that its output must belong to, after the tokens the host knows.
         program: What draws its tokens, if that is not the sampler.
+        drafter: Guesses its next tokens, if its request wants that.
         take_until: A token drawn at this position or later is proposed only; see `engine.scheduling.stepping`.
         proposal: The token proposed, while the sequence is paused.
         params: How it is sampled now.
@@ -103,6 +105,7 @@ class Sequence:
     pooled: npt.NDArray[np.float64] | None = None
     constraint: Constraint | None = None
     program: ProgramSession | None = None
+    drafter: PromptLookup | None = None
     proposal: int | None = None
     take_until: int = field(init=False)
     params: SamplingParams = field(init=False)

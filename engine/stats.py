@@ -32,6 +32,8 @@ class EngineStats(msgspec.Struct, kw_only=True):
         num_prefill_tokens: Prompt tokens computed (cache hits not counted).
         num_decode_tokens: Output tokens.
         num_forced_tokens: Those among them that were not drawn, because a constraint allowed nothing else.
+        num_drafted_tokens: Tokens guessed by drafters.
+        num_accepted_tokens: Those among them that were right.
         num_cached_tokens: Prompt tokens taken from the prefix cache.
         num_prompt_tokens: Prompt tokens of admitted requests, cached or not.
         num_preemptions: Sequences that gave their pages back and waited again.
@@ -48,6 +50,8 @@ class EngineStats(msgspec.Struct, kw_only=True):
     num_prefill_tokens: int = 0
     num_decode_tokens: int = 0
     num_forced_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
     num_cached_tokens: int = 0
     num_prompt_tokens: int = 0
     num_preemptions: int = 0

@@ -189,3 +189,5 @@ def _merge(waiting: TokenEvent, event: TokenEvent) -> None:
     waiting.proposal = event.proposal
     waiting.distribution = event.distribution
     waiting.kv_kib_ms = event.kv_kib_ms
+    waiting.num_drafted += event.num_drafted
+    waiting.num_accepted += event.num_accepted

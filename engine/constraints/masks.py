@@ -16,20 +16,27 @@ import numpy.typing as npt
 from engine.constraints.constraint import TokenMask
 from engine.errors import EngineError
 
-Masks = Mapping[int, TokenMask]
-"""By row of device state; rows without one are free."""
+Masks = Mapping[tuple[int, int], TokenMask]
+"""By row of device state and depth: 0 for the draw that is certain, more for those behind guessed tokens.
+
+Rows without one at depth 0 are free.
+"""
 
 
 class StepMasks(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One step's masks, laid out for the device.
 
     Attributes:
-        rows: Rows of device state that have one.
-        words: [len(rows), ceil(V / 32)] int32, C-contiguous.
+        keys: Row of device state and depth of each.
+        words: [len(keys), ceil(V / 32)] int32, C-contiguous.
     """
 
-    rows: list[int]
+    keys: list[tuple[int, int]]
     words: npt.NDArray[np.int32]
+
+    def at(self, depth: int) -> dict[int, int]:
+        """Places of the masks of one depth, by row of device state."""
+        return {row: place for place, (row, at) in enumerate(self.keys) if at == depth}
 
 
 class MaskHandover:

@@ -133,7 +133,7 @@ class InputStager:
             inputs=inputs,
             fed=self._fed(lanes, query_starts, known_ids, token_ids),
             readouts=readouts,
-            sample_rows=self._tensor(np.array(readouts.sample_rows, dtype=np.int64)) if readouts.prompts else None,
+            sample_rows=None if readouts.is_plain else self._tensor(np.array(readouts.sample_rows, dtype=np.int64)),
             sample_lanes=[_sample_lane(lanes[place]) for place in readouts.sampling],
             pooled=pooled,
         )
@@ -186,7 +186,7 @@ def _spans(lanes: Sequence[Lane], tables: LaneTables, page_size: int) -> tuple[I
 
 def _known_ids(lanes: Sequence[Lane], num_tokens: int) -> Indices:
     """[T], 0 where the token is fed back."""
-    if all(lane.feeds_back for lane in lanes):
+    if num_tokens == len(lanes) and all(lane.feeds_back for lane in lanes):
         return np.zeros(num_tokens, dtype=np.int64)
     token_ids: list[int] = []
     for lane in lanes:
@@ -194,11 +194,13 @@ def _known_ids(lanes: Sequence[Lane], num_tokens: int) -> Indices:
             token_ids.append(0)
         else:
             token_ids += lane.sequence.token_ids[lane.start : lane.stop]
+        token_ids += lane.drafts
     return np.array(token_ids, dtype=np.int64)
 
 
 def _sample_lane(lane: Lane) -> SampleLane:
-    return SampleLane(row=lane.row, position=lane.stop, num_output=lane.stop - lane.sequence.num_prompt)
+    position = lane.stop - len(lane.drafts)
+    return SampleLane(row=lane.row, position=position, num_output=position - lane.sequence.num_prompt)
 
 
 def _upload(values: Indices, device: torch.device) -> torch.Tensor:

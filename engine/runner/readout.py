@@ -14,6 +14,7 @@ import msgspec
 from engine.request import Distribution, TokenLogprob
 from engine.runner.inputs import StagedStep
 from engine.runner.pooling import Sums
+from engine.runner.verifying import Wave
 from engine.sampling.sampler import Logprobs, SampledTokens
 from engine.scheduling.batch import LaneResult
 
@@ -37,6 +38,7 @@ class StepResults(msgspec.Struct, frozen=True, eq=False, gc=False):
         prompts: One for each of `StagedStep.prompt_readouts`.
         pooled: Sums of the hidden states wanted.
         distributions: By place in the batch, of lanes that asked.
+        further: Tokens behind guesses that were right: by depth, then by lane, with log-probabilities if one asked.
     """
 
     token_ids: list[int]
@@ -44,6 +46,7 @@ class StepResults(msgspec.Struct, frozen=True, eq=False, gc=False):
     prompts: Sequence[LogprobRows]
     pooled: Sums
     distributions: Mapping[int, Distribution]
+    further: Sequence[tuple[Sequence[int], list[int], LogprobRows | None]] = ()
 
 
 def fetch(
@@ -51,6 +54,7 @@ def fetch(
     prompts: Sequence[Logprobs],
     pooled: Sums,
     distributions: Mapping[int, Distribution],
+    waves: Sequence[Wave] = (),
 ) -> StepResults:
     """Copies a step's outcome to the host. Waits for the device.
 
@@ -58,25 +62,32 @@ def fetch(
         sampled: Tokens drawn, if any lane samples.
         prompts: Log-probabilities for each of `StagedStep.prompt_readouts`.
         pooled, distributions: What is on the host already.
+        waves: Tokens drawn behind guesses that were right.
     """
     found = [_fetch_rows(logprobs) for logprobs in prompts]
     if sampled is None:
         return StepResults([], None, found, pooled, distributions)
-    logprobs = None if sampled.logprobs is None else _fetch_rows(sampled.logprobs)
-    return StepResults(sampled.token_ids.tolist(), logprobs, found, pooled, distributions)
+    logprobs = _fetch_any(sampled.logprobs)
+    further = [(wave.places, wave.sampled.token_ids.tolist(), _fetch_any(wave.sampled.logprobs)) for wave in waves]
+    return StepResults(sampled.token_ids.tolist(), logprobs, found, pooled, distributions, further)
 
 
 def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
     """One result a lane, in order."""
     sampling = staged.readouts.sampling
-    is_plain = results.logprobs is None and not results.prompts and not results.distributions
+    is_plain = results.logprobs is None and not (results.prompts or results.distributions or results.further)
     if is_plain and len(sampling) == len(staged.batch.lanes):
         return [LaneResult(token_id) for token_id in results.token_ids]
     token_ids = dict(zip(sampling, results.token_ids, strict=True))
     logprobs: dict[int, TokenLogprob | None] = {}
     if results.logprobs is not None:
-        wanted = [staged.batch.lanes[place].sequence.request.sampling.logprobs for place in sampling]
-        logprobs = dict(zip(sampling, _entries(results.logprobs, wanted), strict=True))
+        logprobs = dict(zip(sampling, _entries(results.logprobs, _wanted(staged, sampling)), strict=True))
+    further: dict[int, list[tuple[int, TokenLogprob | None]]] = {}
+    for places, drawn, rows in results.further:
+        entries = [None] * len(drawn) if rows is None else _entries(rows, _wanted(staged, places))
+        for place, token_id, entry in zip(places, drawn, entries, strict=True):
+            if token_id >= 0:  # else a program drew nothing, and will again where that ends its sequence
+                further.setdefault(place, []).append((token_id, entry))
     prompts: dict[int, list[TokenLogprob]] = {}
     for readout, rows in zip(staged.prompt_readouts, results.prompts, strict=True):
         entries = _entries(rows, [readout.num_top] * len(readout.targets))
@@ -88,9 +99,18 @@ def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
             prompts.get(place, ()),
             results.pooled.get(place),
             results.distributions.get(place),
+            further.get(place, ()),
         )
         for place in range(len(staged.batch.lanes))
     ]
+
+
+def _wanted(staged: StagedStep, places: Sequence[int]) -> list[int | None]:
+    return [staged.batch.lanes[place].sequence.request.sampling.logprobs for place in places]
+
+
+def _fetch_any(found: Logprobs | None) -> LogprobRows | None:
+    return None if found is None else _fetch_rows(found)
 
 
 def _fetch_rows(found: Logprobs) -> LogprobRows:

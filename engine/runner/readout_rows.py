@@ -1,4 +1,4 @@
-"""Which rows of a step are read out: the last one of each lane that samples, and prompt positions asked about."""
+"""Which rows of a step are read out: those that lanes draw after, and prompt positions asked about."""
 
 from __future__ import annotations
 
@@ -28,6 +28,21 @@ class PromptReadout:
     num_top: int
 
 
+@dataclass(frozen=True, slots=True)
+class DraftRows:
+    """Guessed tokens of one lane.
+
+    Attributes:
+        lane: Its place in the batch.
+        first: The row of the first guess among those read out; the others follow.
+        token_ids: The guesses.
+    """
+
+    lane: int
+    first: int
+    token_ids: Sequence[int]
+
+
 class ReadoutRows(msgspec.Struct, frozen=True, eq=False, gc=False):
     """R rows of a step whose logits are wanted, S of which are sampled from.
 
@@ -36,33 +51,43 @@ class ReadoutRows(msgspec.Struct, frozen=True, eq=False, gc=False):
         sampling: S places in the batch: the lanes that sample.
         sample_rows: S places among the R rows.
         prompts: Prompt log-probabilities wanted.
+        drafts: Lanes with guesses.
     """
 
     rows: list[int]
     sampling: list[int]
     sample_rows: Sequence[int]
     prompts: Sequence[PromptReadout] = ()
+    drafts: Sequence[DraftRows] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """All rows are sampled from, in order."""
+        return not self.prompts and not self.drafts
 
 
 def readout_rows(lanes: Sequence[Lane], query_starts: Sequence[int]) -> ReadoutRows:
     """Chooses the rows; query_starts are L + 1 offsets of the lanes' rows."""
-    if any(lane.reads_prompt for lane in lanes):
-        return _with_prompts(lanes, query_starts)
+    if any(lane.reads_prompt or lane.drafts for lane in lanes):
+        return _with_more(lanes, query_starts)
     sampling = [place for place, lane in enumerate(lanes) if lane.samples]
     return ReadoutRows([query_starts[place + 1] - 1 for place in sampling], sampling, range(len(sampling)))
 
 
-def _with_prompts(lanes: Sequence[Lane], query_starts: Sequence[int]) -> ReadoutRows:
+def _with_more(lanes: Sequence[Lane], query_starts: Sequence[int]) -> ReadoutRows:
     rows: list[int] = []
-    sampling, sample_rows, prompts = [], [], []
+    sampling, sample_rows, prompts, drafts = [], [], [], []
     for place, lane in enumerate(lanes):
         if lane.reads_prompt:
             prompts.append(_prompt_readout(place, lane, query_starts[place], rows))
         if lane.samples:
             sampling.append(place)
             sample_rows.append(len(rows))
-            rows.append(query_starts[place + 1] - 1)
-    return ReadoutRows(rows, sampling, sample_rows, prompts)
+            rows.append(query_starts[place + 1] - 1 - len(lane.drafts))
+        if lane.drafts:
+            drafts.append(DraftRows(place, len(rows), lane.drafts))
+            rows.extend(range(query_starts[place + 1] - len(lane.drafts), query_starts[place + 1]))
+    return ReadoutRows(rows, sampling, sample_rows, prompts, drafts)
 
 
 def _prompt_readout(place: int, lane: Lane, first: int, rows: list[int]) -> PromptReadout:

@@ -7,11 +7,12 @@ of the model that could be done elsewhere: inputs are staged by whoever submits,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
+from engine.constraints.masks import StepMasks
 from engine.kv.storage import KVStorage
 from engine.models.step import StepModel
 from engine.request import Distribution
@@ -20,6 +21,8 @@ from engine.runner.inputs import InputStager, StagedStep
 from engine.runner.pooling import sum_states
 from engine.runner.programs import ProgramRows
 from engine.runner.readout import StepResults, fetch, lane_results
+from engine.runner.verifying import Wave, verify
+from engine.sampling.choice import SampleLane
 from engine.sampling.sampler import LaneMasks, Logprobs, SampledTokens, Sampler
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import Batch, LaneResult
@@ -81,17 +84,27 @@ class ModelRunner:
         if not staged.sample_lanes:
             return fetch(None, prompts, pooled, {})
         rows = logits if staged.sample_rows is None else logits.index_select(0, staged.sample_rows)
-        masks = _masks(staged)
+        all_masks = None if staged.batch.masks is None else staged.batch.masks.take()
+        masks = None if all_masks is None else _masks(staged, all_masks)
         distributions = self._describe(staged, rows, masks) if staged.batch.num_readouts else {}
-        return fetch(self._sample(staged, rows, masks), prompts, pooled, distributions)
+        sampled = self._sample(rows, staged.sample_lanes, masks)
+        waves = self._verify(staged, logits, sampled, all_masks) if staged.readouts.drafts else ()
+        return fetch(sampled, prompts, pooled, distributions, waves)
 
-    def _sample(self, staged: StagedStep, rows: torch.Tensor, masks: LaneMasks | None) -> SampledTokens:
+    def _sample(self, rows: torch.Tensor, lanes: Sequence[SampleLane], masks: LaneMasks | None) -> SampledTokens:
         if not self._programs:
-            return self._sampler.sample(rows, staged.sample_lanes, masks)
-        draws = self._programs.draw(self._sampler, rows, staged.sample_lanes, masks)
-        sampled = self._sampler.sample(draws.logits, staged.sample_lanes, masks, draws.forced)
+            return self._sampler.sample(rows, lanes, masks)
+        draws = self._programs.draw(self._sampler, rows, lanes, masks)
+        sampled = self._sampler.sample(draws.logits, lanes, masks, draws.forced)
         draws.tell(sampled.token_ids)
         return sampled
+
+    def _verify(
+        self, staged: StagedStep, logits: torch.Tensor, sampled: SampledTokens, masks: StepMasks | None
+    ) -> list[Wave]:
+        drawn = zip(staged.sample_lanes, sampled.token_ids.tolist(), strict=True)
+        first = dict(zip(staged.readouts.sampling, drawn, strict=True))
+        return verify(logits, staged.readouts.drafts, first, masks, self._sample)
 
     def _turn_over_rows(self, batch: Batch) -> None:
         for row in batch.released_rows:
@@ -130,12 +143,11 @@ class ModelRunner:
         ]
 
 
-def _masks(staged: StagedStep) -> LaneMasks | None:
-    """What those who sample may draw; waits for those masks, which the host makes while the model computes."""
-    if staged.batch.masks is None:
-        return None
-    masks = staged.batch.masks.take()
-    if not masks.rows:
+def _masks(staged: StagedStep, masks: StepMasks) -> LaneMasks | None:
+    """What those who sample may draw first."""
+    wanted = masks.at(0)
+    if not wanted:
         return None
     places = {lane.row: place for place, lane in enumerate(staged.sample_lanes)}
-    return LaneMasks([places[row] for row in masks.rows], masks.words)
+    words = masks.words if len(wanted) == len(masks.keys) else masks.words[list(wanted.values())]
+    return LaneMasks([places[row] for row in wanted], words)

@@ -51,6 +51,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
         offset: Tokens of the history whose pages were freed: slots lie that much before positions.
         mask: [num_tokens, stop - offset] bool, what each of its rows sees; None for all slots up to its own.
         readout: What is wanted of the distribution that it samples from.
+        drafts: Guessed tokens that it computes behind the one to compute, to draw behind each that proves right.
     """
 
     sequence: Sequence
@@ -68,6 +69,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
     proposes: bool = False
     offset: int = 0
     mask: npt.NDArray[np.bool_] | None = None
+    drafts: ListOf[int] = ()
 
     @property
     def stop(self) -> int:
@@ -88,6 +90,7 @@ class Batch:
         num_edited: Lanes on histories with edits.
         num_readouts: Lanes whose distribution is wanted.
         num_adapted: Lanes that have an adapter.
+        num_drafts: Guessed tokens among the tokens.
         masks: How those lanes' masks come to the device, if there are any.
     """
 
@@ -99,6 +102,7 @@ class Batch:
     num_edited: int = 0
     num_readouts: int = 0
     num_adapted: int = 0
+    num_drafts: int = 0
     masks: MaskHandover | None = None
 
     def append(self, lane: Lane) -> None:
@@ -127,6 +131,7 @@ class LaneResult(msgspec.Struct, frozen=True, gc=False):
         prompt_logprobs: One entry for each position whose next prompt token was asked about.
         pooled: Sum of the hidden states wanted, if the lane pools.
         distribution: What the token was drawn from, if asked for.
+        further: Tokens drawn behind guesses that were right, with their log-probabilities if asked for; one a guess.
     """
 
     token_id: int | None = None
@@ -134,3 +139,4 @@ class LaneResult(msgspec.Struct, frozen=True, gc=False):
     prompt_logprobs: ListOf[TokenLogprob] = ()
     pooled: npt.NDArray[np.float64] | None = None
     distribution: Distribution | None = None
+    further: ListOf[tuple[int, TokenLogprob | None]] = ()

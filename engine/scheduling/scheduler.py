@@ -17,6 +17,8 @@ from engine.constraints.constraint import Constraint, ConstraintBroken, TokenMas
 from engine.constraints.masks import MaskHandover, Masks
 from engine.contexts.held import HeldContext
 from engine.contexts.registry import ContextRegistry
+from engine.drafting.masks import draft_masks
+from engine.drafting.planning import DraftPlanner
 from engine.errors import EngineError, ProgramFailed, QueueFull, QuotaExceeded, SequenceNotFound
 from engine.kv.block_table import BlockTable
 from engine.kv.ceilings import Ceilings
@@ -39,6 +41,9 @@ from engine.stats import EngineStats
 
 PROMPT_READOUT_CHUNK = 256
 """Most prompt positions read out in one lane and step: each costs a row of logits over the whole vocabulary."""
+
+MAX_STEP_DRAFTS = 64
+"""Most guessed tokens in one step: what they cost beside the others is nothing that is known to be needed."""
 
 
 class Scheduler:
@@ -83,6 +88,7 @@ class Scheduler:
         self.contexts = ContextRegistry(kv, window)
         self._draw_seed = draw_seed
         self._adapters = AdapterTable(adapters)
+        self._drafts = DraftPlanner(MAX_STEP_DRAFTS)
         self._arrivals = itertools.count()
         self._roster = Roster(max_num_seqs)
         self._floors = Floors(kv, self._roster, self.shares, max_num_seqs)
@@ -140,6 +146,7 @@ class Scheduler:
             sequence = Sequence(request, index, next(self._arrivals), seed, stop_ids, payer, token_ids, context=context)
             sequence.leader = sequences[0] if sequences else None
             sequence.adapter = adapter
+            self._drafts.begin(sequence, request)
             sequence.constraint = None if constraint is None else constraint.fork()
             if program is not None:
                 sequence.program = ProgramSession(program, stream_key(seed, index), len(token_ids))
@@ -223,7 +230,7 @@ class Scheduler:
         Where the next tokens are certain they are appended at once, and what the lane draws is void: the next step
         computes all of them together.
         """
-        masks: dict[int, TokenMask] = {}
+        masks: dict[tuple[int, int], TokenMask] = {}
         events = []
         for lane in batch.constrained:
             sequence = lane.sequence
@@ -231,11 +238,13 @@ class Scheduler:
                 continue  # it ended, or gave its pages back; what it draws is void
             assert sequence.constraint is not None
             try:
-                forced = sequence.forced_tokens()
+                forced = [] if lane.drafts else sequence.forced_tokens()
                 if forced:
                     sequence.constraint.advance(forced)
                 else:
-                    masks[lane.row] = sequence.constraint.mask()
+                    mask = masks[lane.row, 0] = sequence.constraint.mask()
+                    for depth, behind in enumerate(draft_masks(sequence.constraint, mask, lane.drafts), start=1):
+                        masks[lane.row, depth] = behind
             except ConstraintBroken as error:
                 events.append(self._end_with(sequence, error))
                 continue
@@ -267,7 +276,7 @@ class Scheduler:
             if lane.proposes:
                 events.append(self.stepping.propose(sequence, result))
             elif lane.samples:
-                events.append(self._accept(sequence, result))
+                events.append(self._accept(sequence, lane, result))
             elif sequence.num_computed == sequence.max_total:
                 events.append(self._complete_prompt(sequence))
         return events
@@ -305,8 +314,9 @@ class Scheduler:
             return 0
         assert sequence.table is not None
         start = sequence.num_scheduled - sequence.num_dropped
-        stop = start + count
-        if count == 1 and self.kv.owns(sequence.table, start):
+        drafts = self._guess(batch, sequence, start) if sequence.drafter is not None and count == 1 else ()
+        stop = start + count + len(drafts)
+        if stop == start + 1 and self.kv.owns(sequence.table, start):
             self._append_lane(batch, sequence, count, copies=())
             return 0
         num_preempted = 0
@@ -318,8 +328,17 @@ class Scheduler:
             num_preempted += 1
             if victim is sequence:
                 return num_preempted
-        self._append_lane(batch, sequence, count, copies=self.kv.reserve(sequence.table, start, stop))
+        copies = self.kv.reserve(sequence.table, start, stop)
+        self._append_lane(batch, sequence, count, copies=copies, drafts=drafts)
         return num_preempted
+
+    def _guess(self, batch: Batch, sequence: Sequence, start: int) -> ListOf[int]:
+        """Tokens to verify behind the one that a sequence computes, if there is room for them without a sacrifice."""
+        assert sequence.table is not None
+        budget = self._max_batch_tokens - len(self._roster.running) - batch.num_drafts
+        drafts = self._drafts.propose(sequence, batch, budget)
+        fits = drafts and self.kv.can_reserve(sequence.table, start, start + 1 + len(drafts))
+        return drafts if fits else ()
 
     def _admit(self, batch: Batch) -> None:
         """Lets those who wait enter, in order, while seats, pages and budget last.
@@ -381,7 +400,15 @@ class Scheduler:
             return min(count, max(0, sequence.first_scored - sequence.num_scheduled) + PROMPT_READOUT_CHUNK)
         return count
 
-    def _append_lane(self, batch: Batch, sequence: Sequence, count: int, *, copies: ListOf[PageCopy]) -> None:
+    def _append_lane(
+        self,
+        batch: Batch,
+        sequence: Sequence,
+        count: int,
+        *,
+        copies: ListOf[PageCopy],
+        drafts: ListOf[int] = (),
+    ) -> None:
         assert sequence.table is not None
         assert sequence.row is not None
         assert count > 0
@@ -391,7 +418,7 @@ class Scheduler:
             sequence=sequence,
             run=sequence.runs,
             start=start,
-            num_tokens=count,
+            num_tokens=count + len(drafts),
             samples=samples,
             feeds_back=sequence.num_in_flight > 0,
             reads_prompt=start < sequence.num_prompt - 1 and sequence.scores(stop),
@@ -399,17 +426,19 @@ class Scheduler:
             pages=sequence.table.pages[:],
             copies=copies,
             pools=sequence.request.pooling is not None and sequence.pools(stop),
+            drafts=drafts,
         )
         batch.append(lane)
         batch.num_adapted += sequence.adapter.number >= 0
+        batch.num_drafts += len(drafts)
         if sequence.context is not None:
             self._hold(batch, lane, sequence.context)
         sequence.num_in_flight += samples and not lane.proposes
         if copies:
-            sequence.copied_from, sequence.copied_to = start // self.kv.page_size * self.kv.page_size, stop
+            sequence.copied_from, sequence.copied_to = start // self.kv.page_size * self.kv.page_size, lane.stop
         if samples and sequence.constraint is not None:
             batch.constrained.append(lane)
-        sequence.num_scheduled = stop
+        sequence.num_scheduled = lane.stop
 
     def _hold(self, batch: Batch, lane: Lane, context: HeldContext) -> None:
         """Gives the lane of a held context what others do not have."""
@@ -452,6 +481,8 @@ class Scheduler:
         sequence = lane.sequence
         assert sequence.table is not None
         sequence.num_computed = lane.stop
+        if lane.drafts:
+            self._settle(sequence, lane, result)
         if result.prompt_logprobs:
             sequence.prompt_logprobs.extend(result.prompt_logprobs)
         if result.pooled is not None:
@@ -462,20 +493,32 @@ class Scheduler:
                 num_plain = lane.stop if sequence.context is None else min(lane.stop, sequence.context.num_plain)
                 self.kv.publish(sequence.table, sequence.token_ids[:num_plain])
 
-    def _accept(self, sequence: Sequence, result: LaneResult) -> TokenEvent:
-        """Appends the token drawn, and ends the sequence if it is the last."""
+    def _settle(self, sequence: Sequence, lane: Lane, result: LaneResult) -> None:
+        """Guesses that were wrong were never there: what comes next is written over them."""
+        num_right = len(result.further)
+        sequence.num_computed -= len(lane.drafts) - num_right
+        sequence.num_scheduled = sequence.num_computed
+        sequence.copied_to = min(sequence.copied_to, sequence.num_computed)
+        self._totals.num_drafted_tokens += len(lane.drafts)
+        self._totals.num_accepted_tokens += num_right
+
+    def _accept(self, sequence: Sequence, lane: Lane, result: LaneResult) -> TokenEvent:
+        """Appends what was drawn, and ends the sequence if that is its last."""
         assert result.token_id is not None
         if result.token_id < 0:
             return self._end_with(sequence, ProgramFailed())
+        token_ids = [result.token_id, *(token_id for token_id, _ in result.further)]
         if sequence.constraint is not None:
             try:
-                sequence.constraint.advance((result.token_id,))
+                sequence.constraint.advance(token_ids)
             except ConstraintBroken as error:
                 return self._end_with(sequence, error)
         sequence.num_in_flight -= 1
-        event = self._append(sequence, [result.token_id])
+        event = self._append(sequence, token_ids)
         if result.logprob is not None:
-            event.logprobs = [result.logprob]
+            event.logprobs = [result.logprob, *(logprob for _, logprob in result.further if logprob is not None)]
+        if lane.drafts:
+            event.num_drafted, event.num_accepted = len(lane.drafts), len(result.further)
         return event
 
     def _append(self, sequence: Sequence, token_ids: list[int]) -> TokenEvent:
