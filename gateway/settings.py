@@ -179,6 +179,12 @@ class Settings(BaseSettings):
     program_decode_tokens: Annotated[int, Field(ge=1)] = 100_000
     """Tokens that a program may generate."""
 
+    program_tool_calls: Annotated[int, Field(ge=1)] = 256
+    """Calls of tools that a program may make."""
+
+    program_http_calls: Annotated[int, Field(ge=1)] = 256
+    """Requests of its own that a program may send to other servers."""
+
     program_contexts: Annotated[int, Field(ge=1)] = 256
     """Contexts that a program may hold at once."""
 

@@ -26,6 +26,7 @@ def call_grammar(
     tools: Mapping[str, dict[str, Any] | None],
     *,
     is_parallel: bool,
+    may_be_single: bool = False,
     strict: Collection[str] = (),
     thought: str = "",
 ) -> str:
@@ -33,12 +34,14 @@ def call_grammar(
 
     Args:
         tools: The JSON Schema of each allowed tool's arguments by name, None for no arguments.
-        is_parallel: Allow several calls.
+        is_parallel: A list of calls.
+        may_be_single: A call that is in no list will do too.
         strict: Tools whose schemas must be enforced to the letter; in others, keywords that cannot be are left out.
         thought: Rules for what may come before the calls, with one called `thought`; see `thought_grammar`.
     """
     several = f'"[" call (", " call){{0,{MAX_PARALLEL_CALLS - 1}}} "]"'
-    lines = [f"start: {'thought ' if thought else ''}{several if is_parallel else 'call'}"]
+    wanted = "call" if not is_parallel else f"(call | {several})" if may_be_single else several
+    lines = [f"start: {'thought ' if thought else ''}{wanted}"]
     lines += [thought] if thought else []
     lines += ["call: " + " | ".join(f"call_{number}" for number in range(len(tools)))]
     for number, (name, schema) in enumerate(tools.items()):

@@ -17,10 +17,12 @@ class ScriptConstraint:
 
     Attributes:
         spec: What the engine compiles; it remembers compiled ones by this.
+        tools: The text is calls of these; none if it is not.
     """
 
-    def __init__(self, spec: ConstraintSpec) -> None:
+    def __init__(self, spec: ConstraintSpec, tools: Sequence[str] = ()) -> None:
         self.spec = spec
+        self.tools = tuple(tools)
 
 
 def spec_of(constrain: object) -> ConstraintSpec | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from engine.request import TokenLogprob as EngineLogprob
+from extensions.programs.answers import AnswerWatch, forced_watch, free_watch
 from extensions.programs.faults import fault, invalid
 from extensions.programs.generating import Completion, GenerateFields, TokenLogprob, reported, run_generation
 from extensions.programs.history import History, Place
@@ -21,6 +22,7 @@ from extensions.programs.stepping import (
     read_mass,
     read_top,
 )
+from extensions.programs.tool_constraint import resolved
 from extensions.programs.transcript import read_messages
 
 Content = str | Sequence[int] | Sequence[Mapping[str, Any]]
@@ -164,12 +166,9 @@ class ScriptContext:
         emit: bool = False,
     ) -> Completion:
         """Generates until a stop."""
-        fields = locals()
+        fields = {**locals(), "constrain": await resolved(constrain, self._scope)}
         asked = GenerateFields.read(fields, self._scope, logprobs=logprobs, emit=emit)
-        lane: Lane = "fused" if sampler is None else "device"
-        async with self._history.answering() as num_pending:
-            with self._noted(lane):
-                return await run_generation(self._scope, self._history.live, asked, num_pending)
+        return await self.answer(asked, lambda history: self._watch(asked, history))
 
     async def generation(
         self,
@@ -193,7 +192,7 @@ class ScriptContext:
         need_mass: float = 0.0,
     ) -> ScriptGeneration:
         """Begins a generation that the script steps through."""
-        fields = locals()
+        fields = {**locals(), "constrain": await resolved(constrain, self._scope)}
         scope, live = self._scope, self._history.live
         asked = GenerateFields.read(fields, scope, logprobs=None, emit=False)
         num_top = read_top(top, scope.engine.info.vocab_size, allows_all=False)
@@ -245,6 +244,41 @@ class ScriptContext:
         return chosen([[one.logprob for one in each] for each in found])
 
     # -- what the run does ------------------------------------------------------------------------------------------
+
+    async def offer(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        """Tells the model of tools that it may call, as its chat template does."""
+        await self._history.offer(tools)
+
+    async def answer(
+        self,
+        asked: GenerateFields,
+        watch: Callable[[Sequence[int]], AnswerWatch | None],
+        *,
+        shows_content: bool = False,
+    ) -> Completion:
+        """Generates until a stop.
+
+        Args:
+            asked: How.
+            watch: Made for the history that is answered, finds the calls in the answer.
+            shows_content: See `run_generation`.
+        """
+        lane: Lane = "fused" if asked.asked.program is None else "device"
+        async with self._history.answering() as num_pending:
+            with self._noted(lane):
+                live = self._history.live
+                watching = watch(live.token_ids)
+                return await run_generation(
+                    self._scope, live, asked, num_pending, watch=watching, shows_content=shows_content
+                )
+
+    def _watch(self, asked: GenerateFields, history: Sequence[int]) -> AnswerWatch | None:
+        """What finds calls in an answer: only where there are tools that it could call."""
+        text = self._scope.text
+        if asked.asked.constraint is not None:
+            return forced_watch(text, asked.asked.tools) if asked.asked.tools else None
+        names = self._history.tool_names
+        return free_watch(text, names, history) if names else None
 
     async def settle(self) -> None:
         """Learns what it was charged up to now."""

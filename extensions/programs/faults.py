@@ -10,6 +10,7 @@ from collections import OrderedDict
 
 from engine.errors import EngineStopped, InvalidRequest, OutOfPages, QuotaExceeded, ResourceExhausted, SequenceNotFound
 from engine.text.errors import InvalidText, TemplateError, TextTooLong
+from extensions.tools.errors import ToolError
 
 CODES: dict[str, type[Exception]] = {
     "invalid_argument": ValueError,
@@ -18,6 +19,12 @@ CODES: dict[str, type[Exception]] = {
     "kv_exhausted": MemoryError,
     "limit_exceeded": MemoryError,
     "receive_timeout": TimeoutError,
+    "tool_timeout": TimeoutError,
+    "tool_denied": PermissionError,
+    "egress_denied": PermissionError,
+    "tool_not_found": LookupError,
+    "tool_failed": RuntimeError,
+    "tool_outcome_unknown": RuntimeError,
     "extension_not_found": LookupError,
     "server_busy": RuntimeError,
     "capability_missing": RuntimeError,
@@ -59,6 +66,8 @@ def to_fault(error: Exception) -> Exception | None:
     if code_of(error) is not None or type(error) in (TypeError, AttributeError):
         return error
     message = str(getattr(error, "message", error))
+    if isinstance(error, ToolError):
+        return fault(error.code, message)
     if isinstance(error, InvalidRequest):
         is_about_form = error.param in ("constrain", "constraint")
         return fault("constraint_invalid" if is_about_form else "invalid_argument", message)

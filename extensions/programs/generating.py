@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from engine.errors import ContextTooLong, EngineStopped
 from engine.request import TokenLogprob as EngineLogprob
-from extensions.output import GenerateOptions, TokenText
+from extensions.output import GenerateOptions, GenerationStep, TokenText
+from extensions.programs.answers import AnswerWatch, ToolCall
 from extensions.programs.options import Asked, flag, read_logprobs, read_options
 from extensions.programs.planner import Feature, Lane
 from extensions.programs.scope import RunScope
@@ -55,6 +56,7 @@ class Completion:
         shows_logprobs: bool,
         usage: Usage,
         exec_path: Lane,
+        tool_calls: Sequence[ToolCall] = (),
     ) -> None:
         self.text = text
         self.tokens = tokens
@@ -63,6 +65,7 @@ class Completion:
         self.logprobs = [_shown(one) for one in logprobs] if shows_logprobs else []
         self.usage = usage
         self.exec_path = exec_path
+        self.tool_calls = list(tool_calls)
 
 
 def _shown(token: TokenText) -> TokenLogprob:
@@ -127,8 +130,24 @@ class GenerateFields:
         return options
 
 
-async def run_generation(scope: RunScope, live: LiveContext, fields: GenerateFields, num_pending: int) -> Completion:
+async def run_generation(
+    scope: RunScope,
+    live: LiveContext,
+    fields: GenerateFields,
+    num_pending: int,
+    *,
+    watch: AnswerWatch | None = None,
+    shows_content: bool = False,
+) -> Completion:
     """Continues a history to a stop.
+
+    Args:
+        scope: The run.
+        live: The history.
+        fields: What the script asked for.
+        num_pending: Tokens that are computed first.
+        watch: Finds calls in the text.
+        shows_content: The text that is emitted and returned is the content alone, without calls and thinking.
 
     Raises:
         EngineError: The engine refuses it or gives it up; the history is as it was.
@@ -140,13 +159,17 @@ async def run_generation(scope: RunScope, live: LiveContext, fields: GenerateFie
     finish_reason: Literal["stop", "length"] = "stop"
     guard = scope.guard
     guard.usage.num_generations += 1
-    async with await live.generate(fields.options(scope, start)) as generation:
+    options = fields.options(scope, start)
+    if watch is not None and shows_content:
+        options = replace(options, revealed_ids=watch.revealed_ids, thinking=watch.plan.thinking)
+    async with await live.generate(options) as generation:
         async for step in generation:
             guard.count_decode(len(step.token_ids))
-            texts.append(step.text)
+            text = _read(step, watch, shows_content=shows_content)
+            texts.append(text)
             tokens += step.tokens
             if fields.emit:
-                await scope.emit(step.text)
+                await scope.emit(text)
             if step.finish_reason == "abort":
                 raise EngineStopped("the engine gave a generation up")
             if step.finish_reason is not None:
@@ -163,4 +186,15 @@ async def run_generation(scope: RunScope, live: LiveContext, fields: GenerateFie
         shows_logprobs=fields.logprobs is not None,
         usage=Usage(usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_completion_tokens),
         exec_path=lane,
+        tool_calls=() if watch is None else watch.calls,
     )
+
+
+def _read(step: GenerationStep, watch: AnswerWatch | None, *, shows_content: bool) -> str:
+    """The text of a step that is shown."""
+    if watch is None:
+        return step.text
+    content = watch.feed(step.text)
+    if step.finish_reason is not None:
+        content += watch.end(is_cut=step.finish_reason == "length")
+    return content if shows_content else step.text

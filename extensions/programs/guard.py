@@ -99,6 +99,20 @@ class Guard:
             self._parent.count_kv(kib_ms)
         self.usage.kv_kib_ms += kib_ms
 
+    def count_tool_call(self) -> None:
+        """One call of a tool."""
+        if self._parent is not None:
+            self._parent.count_tool_call()
+        self.usage.num_tool_calls += 1
+        self._hold("tool_calls", self.usage.num_tool_calls, self.limits.tool_calls)
+
+    def count_http_call(self) -> None:
+        """One request of the script's own to somewhere."""
+        if self._parent is not None:
+            self._parent.count_http_call()
+        self.usage.num_http_calls += 1
+        self._hold("http_calls", self.usage.num_http_calls, self.limits.http_calls)
+
     def count_output(self, num_bytes: int) -> None:
         """Bytes for the client."""
         self.usage.output_bytes += num_bytes
@@ -160,6 +174,8 @@ class Guard:
             decode_tokens=min(limits.decode_tokens, max(self.decode_left, 1)),
             contexts=min(limits.contexts, max(own.contexts - self._num_contexts, 1)),
             children=min(limits.children, max(own.children - used.num_children, 1)),
+            tool_calls=min(limits.tool_calls, max(own.tool_calls - used.num_tool_calls, 1)),
+            http_calls=min(limits.http_calls, max(own.http_calls - used.num_http_calls, 1)),
         )
 
     def absorb(self, usage: ProgramUsage) -> None:

@@ -65,6 +65,18 @@ class History:
             writer, transcript, history = self._scope.writer, self._transcript, self.live.token_ids
             await self._rewrite(lambda: writer.append(transcript, history, messages), messages)
 
+    async def offer(self, tools: Sequence[Message]) -> None:
+        """Tells the model of tools, in OpenAI's form."""
+        with self._editing():
+            writer, transcript, history = self._scope.writer, self._transcript, self.live.token_ids
+            await self._rewrite(lambda: writer.offer(transcript, history, tools), ())
+
+    @property
+    def tool_names(self) -> list[str]:
+        """Tools that the model was told of."""
+        offered = (*self._scope.request.tools, *self._transcript.tools)
+        return [str(tool.get("function", {}).get("name", "")) for tool in offered]
+
     def fork(self, count: int) -> list[History]:
         """Copies; what is pending is charged to this one, for it is computed once."""
         with self._editing():

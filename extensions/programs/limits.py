@@ -23,6 +23,8 @@ class ProgramLimits:
         prefill_tokens: Tokens to compute that the script gave: prompts and what it appends; forks and cached tokens
             count where they are computed again.
         decode_tokens: Tokens that the model generates.
+        tool_calls: Calls of tools, those of `tool_loop` included.
+        http_calls: Requests of its own to other servers.
         children: Programs that it may start, and those that these start, over all its time.
         contexts: Contexts that exist at once. Asking for more raises `MemoryError` inside the script, which may release
             some and go on.
@@ -40,6 +42,8 @@ class ProgramLimits:
     host_calls: int = 100_000
     prefill_tokens: int = 1_000_000
     decode_tokens: int = 100_000
+    tool_calls: int = 256
+    http_calls: int = 256
     children: int = 64
     contexts: int = 256
     generations: int = 128

@@ -15,11 +15,14 @@ from extensions.programs.constraints import ScriptConstraint, spec_of
 from extensions.programs.contexts import Content, ScriptContext
 from extensions.programs.faults import fault, invalid
 from extensions.programs.history import History
+from extensions.programs.http import ScriptHttp
 from extensions.programs.inbox import InboxCalls
 from extensions.programs.mail import MailCalls
 from extensions.programs.options import flag, token_ids
 from extensions.programs.samplers import ScriptProgram, make_program
 from extensions.programs.scope import RunScope
+from extensions.programs.tool_constraint import resolved
+from extensions.programs.tools import ToolCalls
 from extensions.programs.values import ScriptStore
 
 CAPABILITIES = ("contexts", "constraints", "steps", "distributions", "scores", "device_programs")
@@ -47,13 +50,14 @@ class ScriptModel:
             raise fault("capability_missing", f"this server has no {str(capability)[:80]!r}; it has {known}")
 
 
-class ScriptLM(ChildCalls, InboxCalls, MailCalls):
+class ScriptLM(ChildCalls, InboxCalls, MailCalls, ToolCalls):
     """The model and the world, for one run."""
 
     def __init__(self, scope: RunScope) -> None:
         self._scope = scope
         self.model = ScriptModel(scope)
         self.store = ScriptStore(scope)
+        self.http = ScriptHttp(scope)
 
     async def context(self, content: Content = (), *, adapter: str | None = None) -> ScriptContext:
         """A new context."""
@@ -70,10 +74,11 @@ class ScriptLM(ChildCalls, InboxCalls, MailCalls):
 
     async def constraint(self, constrain: Any) -> ScriptConstraint:
         """A constraint to use several times."""
-        spec = spec_of(constrain)
+        found = await resolved(constrain, self._scope)
+        spec = spec_of(found)
         if spec is None:
             raise fault("constraint_invalid", "a constraint must not be None")
-        return ScriptConstraint(spec)
+        return found if isinstance(found, ScriptConstraint) else ScriptConstraint(spec)
 
     async def program(self, source: str, **parameters: Any) -> ScriptProgram:
         """A device program to draw tokens by."""

@@ -9,7 +9,7 @@ from typing import Any
 from engine.request import ConstraintSpec, EngineInfo, ProgramSpec
 from engine.sampling.params import SamplingParams
 from extensions.output import GenerateOptions
-from extensions.programs.constraints import spec_of
+from extensions.programs.constraints import ScriptConstraint, spec_of
 from extensions.programs.faults import invalid
 from extensions.programs.samplers import sampler_of
 
@@ -32,6 +32,7 @@ class Asked:
         sampling: The other fields of `SamplingParams`.
         stop: Stop strings.
         constraint: What the text must be.
+        tools: The constraint says that it is calls of these.
         program: What draws its tokens instead of the sampler.
     """
 
@@ -39,6 +40,7 @@ class Asked:
     sampling: Mapping[str, Any]
     stop: tuple[str, ...]
     constraint: ConstraintSpec | None
+    tools: tuple[str, ...] = ()
     program: ProgramSpec | None = None
 
     def options(self, *, num_left: int, logprobs: int | None) -> GenerateOptions:
@@ -91,7 +93,8 @@ def read_options(fields: Mapping[str, Any], info: EngineInfo) -> Asked:
         max_tokens=max_tokens,
         sampling=sampling,
         stop=_stop(given.get("stop", ())),
-        constraint=spec_of(given.get("constrain")),
+        constraint=spec_of(constrain := given.get("constrain")),
+        tools=constrain.tools if isinstance(constrain, ScriptConstraint) else (),
         program=sampler_of(given.get("sampler"), info.vocab_size),
     )
 

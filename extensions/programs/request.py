@@ -101,6 +101,8 @@ class ProgramUsage:
         log_bytes: Printed.
         wall_s: Seconds since admission.
         first_call_s: Seconds from admission to the script's first call of the server; None if there was none.
+        num_tool_calls: Calls of tools.
+        num_http_calls: Requests of its own to other servers.
         kv_kib_ms: What was charged for the KV of its contexts, in KiB times milliseconds; whole at its end.
     """
 
@@ -116,6 +118,8 @@ class ProgramUsage:
     log_bytes: int = 0
     wall_s: float = 0.0
     first_call_s: float | None = None
+    num_tool_calls: int = 0
+    num_http_calls: int = 0
     kv_kib_ms: int = 0
 
 

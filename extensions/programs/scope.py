@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.text.errors import InvalidText
 from engine.text.model import TextModel
+from extensions.parsing.plain import plain_text
 from extensions.programs.faults import fault, invalid
 from extensions.programs.guard import Guard
 from extensions.programs.planner import Feature, PathRecord, Plan, is_slower, plan
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from extensions.programs.run import ProgramRun
     from extensions.programs.stepping import ScriptGeneration
 
+T = TypeVar("T")
 Launch = Callable[..., Awaitable["ProgramRun"]]
 
 SETTLE_S = 1.0
@@ -48,6 +50,7 @@ class RunScope:
         wants_logprobs: The script reads `mean_logprob`, so every generation reports log-probabilities.
         reads_steps: The script reads more of a step than its token.
         emitted: Text that was sent so far.
+        foreign: Special tokens that were spelled in what tools and other servers said: in this run they are text.
         steppers: Generations that the script steps through and that have not ended.
         last_finish: Text and finish reason of the generation that ended last.
     """
@@ -79,14 +82,20 @@ class RunScope:
         self.emitted: list[str] = []
         self.last_finish: tuple[str, str] = ("", "stop")
         self.generating = asyncio.Semaphore(guard.limits.generations)
+        self.foreign: set[str] = set()
         self.writer = ChatWriter(
-            text.chat_template, text.tokenizer, frozenset(engine.info.eos_token_ids), request.tools
+            text.chat_template,
+            text.tokenizer,
+            frozenset(engine.info.eos_token_ids),
+            request.tools,
+            foreign=self.foreign,
         )
         self.steppers: set[ScriptGeneration] = set()
         self._open_context = open_context
         self._send = send
         self._contexts: set[ScriptContext] = set()
         self._num_kept = 0
+        self._beside: set[asyncio.Task[Any]] = set()
 
     def open_context(self, adapter: str | None = None) -> LiveContext:
         """A new context, not yet counted; with that adapter, or the one of the request if none is named."""
@@ -106,6 +115,9 @@ class RunScope:
 
     async def release_all(self) -> None:
         """Ends what the script left unfinished, and lets go of every context."""
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
         for stepper in list(self.steppers):
             await stepper.aclose()
         try:
@@ -122,6 +134,22 @@ class RunScope:
         held = list(self._contexts)
         await asyncio.gather(*(context.settle() for context in held))
         return self.guard.usage.kv_kib_ms + sum(context.kv_kib_ms for context in held)
+
+    def beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begins work that goes on beside the script; it ends with the run at the latest."""
+        task = asyncio.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._beside.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody has to ask for it
+
+    def note_foreign(self, text: str) -> None:
+        """Remembers which special tokens a stranger spells in a text."""
+        self.foreign |= plain_text(self.text.tokenizer).found(text)
 
     @property
     def num_contexts(self) -> int:
@@ -152,9 +180,11 @@ class RunScope:
         if self.text.tokenizer.cannot_fit(text, limit_tokens):
             raise invalid(f"{name} has more than the {limit_tokens} tokens that any history can have")
         try:
+            plain = plain_text(self.text.tokenizer)
+            cut = plain.cut(text, self.foreign) if self.foreign else text
             if len(text) <= INLINE_CHARS:
-                return self.text.tokenizer.encode(text, add_special=add_special)
-            return await asyncio.to_thread(self.text.tokenizer.encode, text, add_special=add_special)
+                return plain.encode(cut, add_special=add_special)
+            return await asyncio.to_thread(plain.encode, cut, add_special=add_special)
         except InvalidText as error:
             raise invalid(f"{name}: {error.message}") from None
 

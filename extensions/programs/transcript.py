@@ -16,16 +16,23 @@ only the written part may change when messages follow, and it is the template's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.text.chat_template import ChatTemplate
 from engine.text.errors import TemplateError
 from engine.text.tokenizer import Tokenizer
+from extensions.parsing.detection import detect_tool_format
+from extensions.parsing.formats import FORMATS
+from extensions.parsing.plain import plain_text
+from extensions.parsing.tool_messages import fit_template
 
 _MARK = "WYE-ANSWER-7f3c91"
 """Stands for what the model said; no template changes text without spaces."""
+
+_FOREIGN_ROLES = frozenset({"tool", "function"})
 
 Message = Mapping[str, Any]
 
@@ -54,12 +61,14 @@ class Transcript:
         num_fixed: Tokens that stay as they are.
         num_fixed_messages: Messages that are in them.
         is_open: The history ends inside an answer.
+        tools: Tools that the model is told of, besides those of the request.
     """
 
     messages: tuple[Message, ...] = ()
     num_fixed: int = 0
     num_fixed_messages: int = 0
     is_open: bool = False
+    tools: tuple[Message, ...] = ()
 
     @property
     def awaits_answer(self) -> bool:
@@ -84,6 +93,7 @@ class ChatWriter:
         tokenizer: Of the same model.
         end_ids: Tokens with which the model closes a turn.
         tools: Tools of the request, for the template.
+        foreign: Special tokens that are text, wherever they are written; those in answers of tools always are.
     """
 
     def __init__(
@@ -92,11 +102,16 @@ class ChatWriter:
         tokenizer: Tokenizer,
         end_ids: frozenset[int],
         tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        foreign: Collection[str] = (),
     ) -> None:
         self._template = template
         self._tokenizer = tokenizer
+        self._plain = plain_text(tokenizer)
         self._end_ids = end_ids
-        self._tools = list(tools) or None
+        self._tools = list(tools)
+        self._foreign = foreign
+        self._format = FORMATS["generic"] if template is None else detect_tool_format(template)
 
     def append(self, transcript: Transcript, history: Sequence[int], messages: Sequence[Message]) -> Edit:
         """Messages behind a history.
@@ -109,6 +124,25 @@ class ChatWriter:
         after = replace(transcript, messages=(*known, *written), is_open=False)
         return self._write(transcript, history, after, opens=False)
 
+    def offer(self, transcript: Transcript, history: Sequence[int], tools: Sequence[Message]) -> Edit:
+        """Tools that the model is told of: where its template tells of them, or behind what cannot change any more.
+
+        Raises:
+            TemplateError: There is no template, or it refuses them.
+        """
+        known = [*self._tools, *transcript.tools]
+        new = tuple(tool for tool in tools if tool not in known)
+        after = replace(transcript, tools=(*transcript.tools, *new))
+        if not new:
+            return Edit(len(history), [], transcript)
+        if transcript.num_fixed == 0 and transcript.messages:
+            return self._write(transcript, history, after, opens=False)
+        told = self._format.instructions([dict(tool) for tool in new])
+        try:
+            return self.append(after, history, [{"role": "system", "content": told}])
+        except TemplateError:  # no such message behind others
+            return self.append(after, history, [{"role": "user", "content": told}])
+
     def open_answer(self, transcript: Transcript, history: Sequence[int]) -> Edit:
         """The opening of the model's answer behind messages.
 
@@ -118,12 +152,18 @@ class ChatWriter:
         edit = self._write(transcript, history, transcript, opens=True)
         answered = (*transcript.messages, {"role": "assistant", "content": _MARK})
         length = edit.num_kept + len(edit.token_ids)
-        opened = Transcript(messages=answered, num_fixed=length, num_fixed_messages=len(answered), is_open=True)
+        opened = Transcript(
+            messages=answered,
+            num_fixed=length,
+            num_fixed_messages=len(answered),
+            is_open=True,
+            tools=transcript.tools,
+        )
         return Edit(edit.num_kept, edit.token_ids, opened)
 
     def _write(self, before: Transcript, history: Sequence[int], after: Transcript, *, opens: bool) -> Edit:
         text = self._text_behind(before, after, opens=opens)
-        ids = self._tokenizer.encode(text, add_special=False)
+        ids = self._plain.encode(text)
         num_kept = before.num_fixed
         if (
             num_kept
@@ -141,7 +181,8 @@ class ChatWriter:
 
     def _text_behind(self, before: Transcript, after: Transcript, *, opens: bool) -> str:
         """What the template writes behind the fixed part of a history."""
-        whole = self._render(after.messages, opens=opens)
+        tools = [*self._tools, *after.tools]
+        whole = self._render(after.messages, tools, opens=opens)
         if before.num_fixed == 0:
             return whole
         known = after.messages[: before.num_fixed_messages]
@@ -151,7 +192,7 @@ class ChatWriter:
             at = whole.rfind(_MARK)
             if at >= 0:
                 return whole[at + len(_MARK) :]
-        start = self._render(known, opens=False)
+        start = self._render(known, tools, opens=False)
         if whole.startswith(start):
             return whole[len(start) :]
         raise TemplateError("the chat template cannot go on from the messages before these")
@@ -165,18 +206,23 @@ class ChatWriter:
         writes_it = self._template is not None and self._template.uses("bos_token")
         return text.removeprefix(self._tokenizer.spelling(bos_id).text) if writes_it else text
 
-    def _render(self, messages: Sequence[Message], *, opens: bool) -> str:
+    def _render(self, messages: Sequence[Message], tools: Sequence[Message], *, opens: bool) -> str:
         if self._template is None:
             raise TemplateError("this model has no chat template: give text or token ids instead of messages")
-        return self._template.render(
-            _for_template(messages, self._template), tools=self._tools, add_generation_prompt=opens
-        )
+        given = [self._without_specials(one) for one in messages]
+        if not self._template.uses("developer"):
+            given = [{**one, "role": "system"} if one["role"] == "developer" else one for one in given]
+        functions = [dict(tool) for tool in tools]
+        fitted = fit_template(given, functions, self._template, self._format)
+        return self._template.render(fitted, tools=functions or None, add_generation_prompt=opens)
 
-
-def _for_template(messages: Sequence[Message], template: ChatTemplate) -> list[Message]:
-    if template.uses("developer"):
-        return list(messages)
-    return [{**one, "role": "system"} if one.get("role") == "developer" else one for one in messages]
+    def _without_specials(self, message: Message) -> dict[str, Any]:
+        """A message whose text holds no special token that a stranger wrote."""
+        given = dict(message)
+        is_foreign = given["role"] in _FOREIGN_ROLES
+        if isinstance(given.get("content"), str) and (is_foreign or self._foreign):
+            given["content"] = self._plain.cut(given["content"], None if is_foreign else self._foreign)
+        return given
 
 
 def read_messages(value: Sequence[Any]) -> list[Message]:
@@ -194,5 +240,27 @@ def read_messages(value: Sequence[Any]) -> list[Message]:
             raise TemplateError(f"messages[{at}] has no role")
         if content is not None and not isinstance(content, str):
             raise TemplateError(f"messages[{at}]: content must be text")
-        messages.append({**message, "content": content or ""})
+        given = {**message, "content": content or ""}
+        if message.get("tool_calls"):
+            given["tool_calls"] = [_read_call(call, at) for call in message["tool_calls"]]
+        messages.append(given)
     return messages
+
+
+def _read_call(call: object, at: int) -> dict[str, Any]:
+    """A call as templates take it; a script may give name and arguments alone.
+
+    Raises:
+        TemplateError: It is none.
+    """
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise TemplateError(f"messages[{at}]: each of tool_calls must be a dict with 'name' and 'arguments'")
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            decoded = json.loads(arguments)
+        except ValueError:
+            decoded = None
+        arguments = decoded if isinstance(decoded, dict) else arguments
+    return {"id": call.get("id"), "type": "function", "function": {"name": function["name"], "arguments": arguments}}

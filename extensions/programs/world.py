@@ -32,5 +32,11 @@ class World:
     @property
     def capabilities(self) -> list[str]:
         """Names that `lm.model.require` knows for what is there."""
-        doors = {"store": self.values, "messages": self.mail, "inbox": self.inbox, "children": self.children}
+        doors = {
+            "tools": self.tools,
+            "store": self.values,
+            "messages": self.mail,
+            "inbox": self.inbox,
+            "children": self.children,
+        }
         return [name for name, door in doors.items() if door is not None]

@@ -20,10 +20,13 @@ from extensions.programs.constraints import ScriptConstraint
 from extensions.programs.contexts import ContextInfo, ScriptContext, ScriptMark
 from extensions.programs.generating import Candidate, Completion, TokenLogprob, Usage
 from extensions.programs.given import ScriptRequest
+from extensions.programs.http import HttpResponse, ScriptHttp
 from extensions.programs.lm import ScriptLM, ScriptModel
 from extensions.programs.mail import ScriptSubscription
 from extensions.programs.samplers import ScriptProgram
 from extensions.programs.stepping import Choice, ScriptDistribution, ScriptGeneration, ScriptStep
+from extensions.programs.tool_calls import ScriptToolCall
+from extensions.programs.tools import ScriptMcp
 from extensions.programs.values import ScriptStore
 
 
@@ -54,8 +57,9 @@ TABLE: dict[type, Exposed] = {
         methods=frozenset(
             {"context", "constraint", "program", "tokenize", "decode", "emit", "emit_event", "sleep", "now", "random"}
             | {"run", "receive", "publish", "subscribe", "push", "pull"}
+            | {"tool", "tools", "start_tool", "tool_loop", "mcp"}
         ),
-        attributes=("model", "store"),
+        attributes=("model", "store", "http"),
     ),
     ScriptModel: Exposed(
         name="Model",
@@ -63,6 +67,11 @@ TABLE: dict[type, Exposed] = {
         attributes=("name", "vocab_size", "max_tokens", "page_tokens", "eos_token_ids", "adapters", "capabilities"),
     ),
     ScriptStore: Exposed(name="Store", methods=frozenset({"get", "put", "add", "delete"})),
+    ScriptHttp: Exposed(name="Http", methods=frozenset({"get", "post", "request"})),
+    ScriptMcp: Exposed(name="Mcp", methods=frozenset({"tools", "call"}), attributes=("server",)),
+    ScriptToolCall: Exposed(
+        name="ToolCall", methods=frozenset({"result", "cancel"}), attributes=("name",), live=frozenset({"status"})
+    ),
     ScriptSubscription: Exposed(
         name="Subscription", methods=frozenset({"next"}), attributes=("topic",), live=frozenset({"missed"})
     ),
@@ -88,12 +97,12 @@ TABLE: dict[type, Exposed] = {
     ),
     Completion: Exposed(
         name="Completion",
-        attributes=("text", "tokens", "finish_reason", "mean_logprob", "logprobs", "usage", "exec_path"),
+        attributes=("text", "tokens", "finish_reason", "mean_logprob", "logprobs", "usage", "exec_path", "tool_calls"),
     ),
 }
 
 
-RECORDS: tuple[type, ...] = (Candidate, ChildResult, Choice, ContextInfo, TokenLogprob, Usage)
+RECORDS: tuple[type, ...] = (Candidate, ChildResult, Choice, ContextInfo, HttpResponse, TokenLogprob, Usage)
 """Named tuples that cross as data."""
 
 # What a script prints of them, and what its errors say of them, has the names of the stubs.

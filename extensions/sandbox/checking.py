@@ -24,7 +24,8 @@ MAX_DIAGNOSTICS = 50
 """Problems that are told of one script."""
 
 _MEMORY_BYTES = 64 * 2**20
-_STUBS_END = f"\ndef {CHECK_ONLY}() -> None: ...\n"
+# The sandbox knows this exception, and its checker does not.
+_STUBS_END = f"\nclass PermissionError(OSError): ...\ndef {CHECK_ONLY}() -> None: ...\n"
 
 
 async def check_types(

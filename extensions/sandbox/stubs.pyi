@@ -15,9 +15,11 @@ Errors arrive as built-ins whose text is `code: what happened`:
 
 - `ValueError`: `invalid_argument`, `constraint_invalid`, `program_invalid`
 - `MemoryError`: `kv_exhausted`, `limit_exceeded`
-- `TimeoutError`: `receive_timeout`
-- `LookupError`: `extension_not_found`
-- `RuntimeError`: `server_busy`, `capability_missing`, `context_lost`, `child_failed`, `store_unavailable`
+- `TimeoutError`: `receive_timeout`, `tool_timeout`
+- `PermissionError`: `tool_denied`, `egress_denied`
+- `LookupError`: `extension_not_found`, `tool_not_found`
+- `RuntimeError`: `server_busy`, `capability_missing`, `context_lost`, `quota_exceeded`, `child_failed`
+- `RuntimeError`: `store_unavailable`, `tool_failed`, `tool_outcome_unknown`
 
 A limit of the run itself (time, memory, tokens, calls) is not an error that a script can catch: it ends the run.
 """
@@ -65,13 +67,28 @@ class ChoiceConstraint(TypedDict):
 
     choice: Sequence[str]
 
+class ToolsConstraint(TypedDict):
+    """One call of a tool, or a list of calls, with arguments that fit the tools' schemas."""
+
+    tools: Sequence[str | Mapping[str, Any]]
+    """Names of tools of the request or the server, or functions in OpenAI's form."""
+
+class WantedCall(TypedDict):
+    """A call that the model asks for."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
 class Constraint:
     """What a text must be, made by `lm.constraint` and used as often as wanted."""
 
 class Program:
     """A device program with its parameters, made by `lm.program` and used as often as wanted."""
 
-Constrain = Constraint | JsonSchemaConstraint | RegexConstraint | GrammarConstraint | ChoiceConstraint
+Constrain = (
+    Constraint | JsonSchemaConstraint | RegexConstraint | GrammarConstraint | ChoiceConstraint | ToolsConstraint
+)
 
 class Usage(NamedTuple):
     """Tokens of one generation."""
@@ -116,6 +133,8 @@ class Completion:
     usage: Usage
     exec_path: Literal["fused", "device", "host"]
     """Which lane computed it."""
+    tool_calls: list[WantedCall]
+    """The calls in it, where there are tools that it could call; only those that are whole."""
 
 class Distribution:
     """What the model expects next."""
@@ -385,11 +404,88 @@ class Subscription:
     async def next(self, timeout_s: float | None = None) -> Any:
         """The next message; raises `receive_timeout` if none comes in time. None waits as long as the run may."""
 
+class HttpResponse(NamedTuple):
+    """What another server sent."""
+
+    status: int
+    headers: dict[str, str]
+    """Names in lower case."""
+    text: str
+    json: Any
+    """The text as JSON, if the server says that it is; else None."""
+    is_cut: bool
+    """It was longer than 1 MiB, and the rest was not read."""
+
+class Http:
+    """Requests to hosts that the operator allows. Redirects are not followed.
+
+    Raises `PermissionError` (`egress_denied`) for other hosts, `TimeoutError` (`tool_timeout`) if no answer comes to a
+    GET or HEAD, and `RuntimeError`: `tool_outcome_unknown` if none comes to another request, `tool_failed` if the host
+    cannot be reached.
+    """
+
+    async def get(
+        self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 30.0
+    ) -> HttpResponse:
+        """Sends a GET."""
+
+    async def post(
+        self,
+        url: str,
+        *,
+        json: Any = None,
+        text: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> HttpResponse:
+        """Sends a POST of JSON or text."""
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        json: Any = None,
+        text: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> HttpResponse:
+        """Sends GET, HEAD, POST, PUT, PATCH or DELETE."""
+
+class ToolCall:
+    """A call that goes on beside the script."""
+
+    name: str
+    status: Literal["waiting", "running", "done", "failed", "cancelled"]
+    """`waiting` if it begins only with `result`: what cannot be undone does."""
+
+    async def result(self, *, timeout_s: float | None = None) -> Any:
+        """Waits for the answer: a JSON value, or text.
+
+        Raises what `lm.tool` raises; `TimeoutError` (`tool_timeout`) also if `timeout_s` is over, but then the call
+        goes on, and `result` may be awaited again.
+        """
+
+    async def cancel(self) -> Literal["not_started", "done", "unknown"]:
+        """Gives it up. `unknown` says that the tool may have done its work."""
+
+class Mcp:
+    """A server that speaks MCP."""
+
+    server: str
+
+    async def tools(self) -> list[dict[str, Any]]:
+        """Its tools: `name`, `description`, `parameters` (JSON Schema), `effect`."""
+
+    async def call(self, tool: str, args: Mapping[str, Any] | None = None, *, key: str | None = None) -> Any:
+        """Calls one of them; see `lm.tool`."""
+
 class LM:
     """The model and the world, as far as a program may reach them."""
 
     model: Model
     store: Store
+    http: Http
 
     async def context(
         self, content: str | Sequence[int] | Sequence[Mapping[str, Any]] = (), *, adapter: str | None = None
@@ -418,6 +514,50 @@ class LM:
 
     async def emit_event(self, type: str, data: Any = None) -> None:
         """Sends the client an event of the script's own; `data` is any JSON value."""
+
+    async def tool(self, name: str, /, **arguments: Any) -> Any:
+        """Calls a tool of the server and waits for its answer: a JSON value, or text.
+
+        Raises `LookupError` (`tool_not_found`), `ValueError` (`invalid_argument`: the arguments do not fit the tool's
+        schema), `PermissionError` (`tool_denied`, `egress_denied`), `TimeoutError` (`tool_timeout`: it may be tried
+        again) and `RuntimeError`: `tool_failed` if it says that it did not work or cannot be reached,
+        `tool_outcome_unknown` if it was called, may have done its work, and did not answer.
+        """
+
+    async def tools(self) -> list[dict[str, Any]]:
+        """The tools that there are: `name`, `description`, `parameters` (JSON Schema), `effect`."""
+
+    async def start_tool(
+        self, name: str, args: Mapping[str, Any] | None = None, *, key: str | None = None
+    ) -> ToolCall:
+        """Calls a tool beside the script, so that the model goes on meanwhile.
+
+        A tool whose effect is `irreversible` begins only when its `result` is asked for. `key` is a name of the
+        script's own for this piece of work: with the same key it is done once in a run.
+        """
+
+    async def tool_loop(
+        self,
+        ctx: Context,
+        tools: Sequence[str] | None = None,
+        *,
+        max_rounds: int = 8,
+        emit: bool = True,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+    ) -> Completion:
+        """Lets the model call tools until it stops asking, and returns its last answer.
+
+        `tools` are names; all that there are if left out. Its `tool_calls` are those that were not run: of tools that
+        the client offers itself, or beyond `max_rounds`. `emit` streams its text, and the events `tool_call` and
+        `tool_result`. `max_tokens` is of each answer.
+        """
+
+    def mcp(self, server: str) -> Mcp:
+        """A server that speaks MCP, by its label."""
 
     async def run(
         self,

@@ -21,6 +21,8 @@ def program_limits(settings: Settings) -> ProgramLimits:
         prefill_tokens=settings.program_prefill_tokens,
         decode_tokens=settings.program_decode_tokens,
         contexts=settings.program_contexts,
+        tool_calls=settings.program_tool_calls,
+        http_calls=settings.program_http_calls,
         source_bytes=settings.max_program_bytes,
     )
 

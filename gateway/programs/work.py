@@ -165,6 +165,8 @@ def usage_body(used: ProgramUsage) -> dict[str, Any]:
         "contexts": used.num_contexts,
         "max_contexts": used.max_contexts,
         "children": used.num_children,
+        "tool_calls": used.num_tool_calls,
+        "http_calls": used.num_http_calls,
         "output_bytes": used.output_bytes,
         "log_bytes": used.log_bytes,
         "wall_s": round(used.wall_s, 6),

@@ -22,6 +22,8 @@ class RunUsage(TypedDict):
     contexts: int
     max_contexts: int
     children: int
+    tool_calls: int
+    http_calls: int
     output_bytes: int
     log_bytes: int
     wall_s: float

@@ -12,6 +12,7 @@ from extensions.programs.limits import ProgramLimits
 from extensions.programs.program import Program, digest_of
 from extensions.programs.request import LogWritten, ProgramOutcome, ProgramRequest, RunEvent
 from extensions.programs.run import ProgramRun
+from extensions.programs.world import World
 from extensions.runtime import Runtime
 from extensions.sandbox.pool import PoolOptions
 from tests.fakes import Script, ScriptedEngine, says, text_model
@@ -30,6 +31,7 @@ class Stage:
         programs: Its service.
         events: All but logs, of the last run.
         printed: Logs of the last run.
+        world: What programs reach beyond the model.
     """
 
     def __init__(self, engine: EngineClient, text: TextModel, *, max_workers: int = 4) -> None:
@@ -41,6 +43,7 @@ class Stage:
         self.programs = self.runtime.programs
         self.events: list[RunEvent] = []
         self.printed = ""
+        self.world = World()
 
     async def start(
         self, source: str, *, limits: Mapping[str, Any] | None = None, checks: bool = True, **request: Any
@@ -51,7 +54,7 @@ class Stage:
         )
         asked = ProgramRequest(**{"messages": MESSAGES, "model": "tiny", "id": "run-1", **request})
         narrowed: ProgramLimits = self.programs.limits.narrowed(limits or {})
-        return await self.runtime.run_program(program, asked, limits=narrowed)
+        return await self.runtime.run_program(program, asked, limits=narrowed, world=self.world)
 
     async def run(self, source: str, *, limits: Mapping[str, Any] | None = None, **request: Any) -> ProgramOutcome:
         """Runs a source to its end; raises what the run raises."""
