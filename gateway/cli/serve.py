@@ -218,6 +218,7 @@ def serve(
         pooling=pooling.value if pooling else None,
         log_level=log_level.value if log_level else None,
     )
+    _check_tools(settings)
     from gateway.listening import bind_socket
 
     with bind_socket(settings.host, settings.port) as listener:
@@ -273,6 +274,20 @@ def _settings(**given: Any) -> Settings:
         field = str(first["loc"][0]) if first["loc"] else "settings"
         option = f"--{field.replace('_', '-')}" if given.get(field) is not None else f"WYE_{field.upper()}"
         raise typer.BadParameter(f"{option}: {first['msg']}") from None
+
+
+def _check_tools(settings: Settings) -> None:
+    """Refuses a file of tools that no worker could use."""
+    if not settings.tools_file:
+        return
+    import os
+
+    from gateway.tools.file import ToolsFileError, load_tools
+
+    try:
+        load_tools(Path(settings.tools_file).expanduser(), os.environ)
+    except ToolsFileError as error:
+        raise typer.BadParameter(f"WYE_TOOLS_FILE: {error}") from None
 
 
 def _find_model(store: ModelStore, reference: str, options: PullOptions) -> tuple[Path, str]:
