@@ -197,7 +197,7 @@ class ScriptContext:
         asked = GenerateFields.read(fields, scope, logprobs=None, emit=False)
         num_top = read_top(top, scope.engine.info.vocab_size, allows_all=False)
         mass = read_mass(need_mass)
-        async with self._history.answering():
+        async with self._history.answering() as num_pending:
             scope.planned(Feature.STEPS)
             options = asked.options(scope, live.length, may_report=False)
             if not scope.reads_steps:
@@ -211,7 +211,7 @@ class ScriptContext:
             scope.trace.note("generate.end", context=self._number, tokens=live.length - start)
             self._history.settle()
 
-        return ScriptGeneration(scope, stepped, settle)
+        return ScriptGeneration(scope, stepped, settle, num_pending)
 
     async def next(self, *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> ScriptDistribution:
         """The distribution at the end of the history."""

@@ -83,12 +83,17 @@ class ScriptGeneration:
         scope: The run.
         stepped: The generation.
         settle: Called once it has ended: its context is free again.
+        num_pending: Tokens that are computed, or taken from a cache, before the first step.
     """
 
-    def __init__(self, scope: RunScope, stepped: SteppedGeneration, settle: Callable[[], None]) -> None:
+    def __init__(
+        self, scope: RunScope, stepped: SteppedGeneration, settle: Callable[[], None], num_pending: int = 0
+    ) -> None:
         self._scope = scope
         self._stepped = stepped
         self._settle = settle
+        self._num_pending = num_pending
+        self._num_cached = 0
         self._num_counted = 0
         self._is_stepping = False
         self._has_ended = False
@@ -146,9 +151,12 @@ class ScriptGeneration:
         self._stepped.choose(token)
 
     def _count(self) -> None:
-        num_tokens = self._stepped.usage.num_completion_tokens
-        num_new, self._num_counted = num_tokens - self._num_counted, num_tokens
-        self._scope.guard.count_decode(num_new)
+        usage, guard = self._stepped.usage, self._scope.guard
+        num_cached = min(usage.num_cached_tokens, self._num_pending)
+        guard.usage.num_cached_tokens += num_cached - self._num_cached
+        self._num_cached = num_cached
+        num_new, self._num_counted = usage.num_completion_tokens - self._num_counted, usage.num_completion_tokens
+        guard.count_decode(num_new)
 
 
 def _candidates(scope: RunScope, distribution: Distribution) -> list[Candidate]:
