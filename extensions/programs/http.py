@@ -74,13 +74,19 @@ class ScriptHttp:
         body = _body(json, text, sent)
         limit_s = seconds(timeout_s, "timeout_s", MAX_TIMEOUT_S) or MAX_TIMEOUT_S
         scope.guard.count_http_call()
-        scope.trace.note("tool.start", tool="http", method=method, url=url[:200])
+        note = {
+            "call": f"http-{scope.guard.usage.num_http_calls}",
+            "name": f"{method.upper()} {url.partition('?')[0][:200]}",
+        }
+        scope.trace.note("tool.start", **note)
+        is_error = True
         try:
             reply = await catalog.fetch(
                 method.upper(), url, headers=sent, body=body, timeout_s=limit_s, max_bytes=MAX_REPLY_BYTES
             )
+            is_error = reply.status >= 400
         finally:
-            scope.trace.note("tool.end", tool="http")
+            scope.trace.note("tool.end", **note, is_error=is_error)
         scope.note_foreign(reply.body)
         shown = dict(reply.headers)
         value = _decoded(reply.body) if "json" in shown.get("content-type", "") and not reply.is_cut else None

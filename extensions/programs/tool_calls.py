@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from extensions.programs.faults import fault, invalid
 from extensions.programs.jsons import checked_name, copied, seconds
 from extensions.tools.catalog import Effect, ToolCatalog, ToolResult
-from extensions.tools.errors import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -53,17 +52,14 @@ async def answered(scope: RunScope, name: str, call: Coroutine[Any, Any, ToolRes
     except BaseException:
         call.close()
         raise
-    number = scope.guard.usage.num_tool_calls
-    scope.trace.note("tool.start", tool=name, call=number)
-    came_of_it = "abandoned"
+    number = str(scope.guard.usage.num_tool_calls)
+    scope.trace.note("tool.start", call=number, name=name)
+    is_error = True
     try:
         result = await call
-        came_of_it = "failed" if result.is_error else "done"
-    except ToolError as error:
-        came_of_it = error.code
-        raise
+        is_error = result.is_error
     finally:
-        scope.trace.note("tool.end", tool=name, call=number, status=came_of_it)
+        scope.trace.note("tool.end", call=number, name=name, is_error=is_error)
     scope.note_foreign(result.text)
     if result.has_json:
         scope.note_foreign(json.dumps(result.json, ensure_ascii=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -70,6 +71,50 @@ def test_the_grammar_takes_several_calls_where_they_are_allowed() -> None:
     assert accepts(grammar, f"[{TIME}]")
     assert accepts(grammar, f"[{TIME}, {TIME}]")
     assert not accepts(grammar, "[]")
+
+
+def test_the_grammar_takes_one_call_or_several_where_both_will_do() -> None:
+    grammar = call_grammar({"get_time": None}, is_parallel=True, may_be_single=True)
+    assert accepts(grammar, TIME)
+    assert accepts(grammar, f"[{TIME}, {TIME}]")
+    assert not accepts(grammar, "[]")
+    assert not accepts(grammar, f"{TIME}{TIME}")
+
+
+def walked(grammar: str, draw: random.Random) -> str:
+    """A text that the grammar allows, drawn byte by byte."""
+    tokenizer = LLTokenizer("byte")
+    matcher, data = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar)), bytearray()
+    while not matcher.is_stopped():
+        allowed = [at for at, bias in enumerate(matcher.compute_logit_bias()) if bias]
+        token = draw.choice(allowed)
+        assert matcher.consume_token(token)
+        data += bytes([token]) if token < 256 else b""
+    return data.decode()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_grammar_allows_is_read_back_as_what_it_says(seed: int) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string", "maxLength": 12},
+            "kind": {"enum": ["}", '"', "\\", "a, b", None, 1.5]},
+            "list": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3},
+            "in": {"type": "object", "properties": {"n": {"enum": [1, -2]}}, "additionalProperties": False},
+        },
+        "required": ["text", "kind", "list", "in"],
+        "additionalProperties": False,
+    }
+    grammar = call_grammar({"get_weather": schema, "get_time": None}, is_parallel=True, may_be_single=True)
+    text = walked(grammar, random.Random(seed))
+    said = json.loads(text)
+    wanted = said if isinstance(said, list) else [said]
+    found = read(plan(is_forced=True), text)
+    assert [(name, json.loads(arguments)) for name, arguments in found.calls] == [
+        (one["name"], one["arguments"]) for one in wanted
+    ]
+    assert found.content == ""
 
 
 @pytest.mark.parametrize("is_open", [True, False])
