@@ -7,8 +7,9 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from importlib import import_module
 from ssl import SSLContext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
 import httpx2
@@ -26,12 +27,13 @@ from extensions.tools.errors import (
 )
 from extensions.tools.fetching import fetch
 from extensions.tools.http import HttpTools
-from extensions.tools.mcp import McpTools
-from extensions.tools.mcp_connection import McpForgotten, McpLost
 from extensions.tools.redaction import Redaction
-from extensions.tools.sending import Sent
+from extensions.tools.sending import McpForgotten, McpLost, Sent
 from extensions.tools.servers import McpServer
 from extensions.tools.spec import ToolSpec
+
+if TYPE_CHECKING:
+    from extensions.tools.mcp import McpTools
 
 _LOST = (httpx2.TransportError, McpLost)
 
@@ -69,7 +71,7 @@ class ToolBox:
         self._resolver = resolver
         self._ssl: SSLContext | None = None
         self._http = HttpTools(self._connect)
-        self._mcp = McpTools(self._connect)
+        self._mcp: McpTools | None = None
         self._slots: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     async def call(
@@ -114,7 +116,7 @@ class ToolBox:
         """
         try:
             async with self._answering(server.label, True, server.timeout_s, Sent()):
-                return await self._mcp.tools(server, caller.account)
+                return await (await self._mcp_tools()).tools(server, caller.account)
         except ToolError as error:
             raise Redaction.of(server).of_error(error) from None
 
@@ -144,7 +146,8 @@ class ToolBox:
     async def aclose(self) -> None:
         """Closes all connections and ends all servers that it started. Idempotent."""
         await self._http.aclose()
-        await self._mcp.aclose()
+        if self._mcp is not None:
+            await self._mcp.aclose()
 
     def _connect(self, host: str, is_trusted: bool, keeps: int) -> GuardedTransport:
         if self._ssl is None:
@@ -152,6 +155,14 @@ class ToolBox:
         return GuardedTransport(
             self._egress, host, is_trusted=is_trusted, ssl=self._ssl, keeps=keeps, resolver=self._resolver
         )
+
+    async def _mcp_tools(self) -> McpTools:
+        """What speaks MCP: loaded by the first who needs it, for the SDK takes a second and tens of megabytes."""
+        if self._mcp is None:
+            module = await asyncio.to_thread(import_module, "extensions.tools.mcp")
+            if self._mcp is None:
+                self._mcp = module.McpTools(self._connect)
+        return self._mcp
 
     async def _repeated(
         self, spec: ToolSpec, arguments: dict[str, Any], operation_id: str, caller: ToolCaller, sent: Sent
@@ -170,7 +181,8 @@ class ToolBox:
         if spec.http is not None:
             return await self._http.call(spec, spec.http, arguments, operation_id=operation_id, sent=sent)
         if spec.mcp is not None:
-            return await self._mcp.call(
+            mcp = await self._mcp_tools()
+            return await mcp.call(
                 spec, spec.mcp, arguments, operation_id=operation_id, account=caller.account, sent=sent
             )
         if self._scripts is None:

@@ -17,6 +17,7 @@ from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, Implementation, Tool, 
 from extensions.tools.egress import GuardedTransport
 from extensions.tools.errors import EgressDenied, ToolError, ToolFailed
 from extensions.tools.mcp_http import answer_bytes, http_client
+from extensions.tools.sending import McpForgotten, McpLost
 from extensions.tools.servers import McpServer
 
 MAX_TOOLS = 1000
@@ -26,14 +27,6 @@ _MAX_PAGES = 100
 _CLIENT = Implementation(name="wye", version="1")
 
 R = TypeVar("R")
-
-
-class McpLost(Exception):
-    """The connection broke while something was asked."""
-
-
-class McpForgotten(McpLost):
-    """The server does not know the session any more, so it has done nothing of what was asked."""
 
 
 class McpConnection:

@@ -12,6 +12,14 @@ from extensions.tools.errors import ToolFailed
 _STARTED = ("http11.send_request_headers.started", "http2.send_request_headers.started")
 
 
+class McpLost(Exception):
+    """The connection to an MCP server broke while something was asked."""
+
+
+class McpForgotten(McpLost):
+    """The server does not know the session any more, so it has done nothing of what was asked."""
+
+
 class Sent:
     """Whether a request was sent, or began to be.
 
