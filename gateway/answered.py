@@ -8,7 +8,15 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import TypedDictSchema
 
-from gateway.schemas import answers, batch_answers, embedding_answers, extension_answers, kept_answers
+from gateway.schemas import (
+    answers,
+    batch_answers,
+    embedding_answers,
+    extension_answers,
+    kept_answers,
+    run_answers,
+    tools_answers,
+)
 
 ANSWERS: dict[str, Any] = {
     "POST /v1/chat/completions": answers.ChatCompletion,
@@ -53,6 +61,17 @@ ANSWERS: dict[str, Any] = {
     "GET /v1/extensions": extension_answers.ExtensionList,
     "GET /v1/extensions/{extension_id}": extension_answers.ExtensionObject,
     "DELETE /v1/extensions/{extension_id}": extension_answers.DeletedExtension,
+    "POST /v1/runs": run_answers.RunObject,
+    "GET /v1/runs": run_answers.RunList,
+    "GET /v1/runs/{run_id}": run_answers.RunObject,
+    "DELETE /v1/runs/{run_id}": run_answers.DeletedRun,
+    "POST /v1/runs/{run_id}/input": run_answers.RunInput,
+    "POST /v1/runs/{run_id}/cancel": run_answers.RunObject,
+    "POST /v1/tools": tools_answers.ToolObject,
+    "GET /v1/tools": tools_answers.ToolList,
+    "GET /v1/tools/{tool_id}": tools_answers.ToolObject,
+    "DELETE /v1/tools/{tool_id}": tools_answers.DeletedTool,
+    "POST /v1/tools/{tool_id}/test": tools_answers.ToolTest,
     "POST /v1/batches": batch_answers.BatchObject,
     "GET /v1/batches": batch_answers.BatchList,
     "GET /v1/batches/{batch_id}": batch_answers.BatchObject,
@@ -65,8 +84,14 @@ EVENTS: dict[str, Any] = {
     "POST /v1/completions": answers.TextCompletionChunk,
     "POST /v1/responses": kept_answers.ResponseEvent,
     "GET /v1/responses/{response_id}": kept_answers.ResponseEvent,
+    "POST /v1/runs": run_answers.RunEvent,
+    "GET /v1/runs/{run_id}/events": run_answers.RunEvent,
 }
 """What the events are where an answer can be a stream."""
+
+
+_UNMARKED = (kept_answers.ResponseEvent.__name__, run_answers.RunEvent.__name__)
+"""Events of streams that end without [DONE]."""
 
 
 class _AnswerSchemas(GenerateJsonSchema):
@@ -113,7 +138,7 @@ def describe_answers(description: dict[str, Any], ref_template: str) -> dict[str
 
 def _events(ref: str) -> dict[str, Any]:
     name = ref.rpartition("/")[2]
-    ending = "" if name == kept_answers.ResponseEvent.__name__ else " The last one is [DONE]."
+    ending = "" if name in _UNMARKED else " The last one is [DONE]."
     what = f"With `stream`: server-sent events, each a {name} or an error as JSON.{ending}"
     fields = {name: {"type": "string"} for name in ("event", "data")}
     return {"schema": {"type": "object", "description": what, "properties": fields, "required": ["data"]}}

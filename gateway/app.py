@@ -19,6 +19,7 @@ from engine.text.pooling import load_pooling
 from extensions.runtime import Runtime
 from gateway.auth import OPEN_PATHS, ApiKeys, Authenticate
 from gateway.batches.build import build_runner
+from gateway.console.files import console_paths
 from gateway.cors import CrossOrigin
 from gateway.errors import BadRequest
 from gateway.lifecycle import Admission, Lifecycle
@@ -30,6 +31,7 @@ from gateway.routes import (
     batches,
     chat,
     completions,
+    console,
     conversations,
     embeddings,
     extensions,
@@ -37,10 +39,13 @@ from gateway.routes import (
     health,
     models,
     responses,
+    runs,
     tokenize,
+    tools,
 )
 from gateway.routes.answering import json_response
 from gateway.routes.uploads import FORM_ROOM_BYTES
+from gateway.runs.build import build_runs
 from gateway.services import Services
 from gateway.settings import Settings
 from gateway.state.runs import BackgroundRuns
@@ -48,6 +53,8 @@ from gateway.state.store import Bounds, ResponseStore
 from gateway.telemetry import Metrics
 from gateway.tenancy.build import build_tenancy
 from gateway.tenancy.middleware import TenantDoor
+from gateway.tools.service import build_tools
+from gateway.tracing import TraceRequests
 
 EXPOSED_HEADERS = (
     "x-request-id",
@@ -69,11 +76,14 @@ ROUTES = (
     responses,
     conversations,
     extensions,
+    runs,
+    tools,
     files,
     batches,
     models,
     tokenize,
     health,
+    console,
 )
 """Modules with routes, in the order of the API's description."""
 
@@ -112,9 +122,12 @@ def create_app(
     names = settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,)
     served = ServedModels(names, list(settings.adapter_paths))
 
+    tool_service = build_tools(settings, runtime, url, served.names[0])
+
     async def itself(scope: Scope, receive: Receive, send: Send) -> None:
         await app(scope, receive, send)
 
+    programs = build_programs(settings, runtime, url, tool_service)
     services = Services(
         settings=settings,
         runtime=runtime,
@@ -123,16 +136,20 @@ def create_app(
         lifecycle=lifecycle,
         stored=stored,
         runs=BackgroundRuns(stored, lifecycle),
-        programs=build_programs(settings, runtime, url),
+        programs=programs,
+        tools=tool_service,
         batches=build_runner(
             settings, itself, url=url, files_dir=files_dir, lifecycle=lifecycle, runtime=runtime, models=served
         ),
+        detached=build_runs(settings, url, programs.doors, lifecycle),
         tenants=build_tenancy(settings, url, engine),
     )
     app = DescribedApi(
         title="Wye",
         version=version("wye"),
         redirect_slashes=False,
+        # Its own would also trace probes and inner steps; `gateway.tracing` has ours.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
         middleware=_middleware(services),
         exception_handlers={HTTPException: _on_http_error, RequestValidationError: _on_validation_error},
     )
@@ -157,8 +174,10 @@ def _store(settings: Settings, url: str) -> ResponseStore | None:
 def _middleware(services: Services) -> list[Middleware]:
     """Outermost first. Errors are answered inside CORS, so that scripts in browsers can read them."""
     settings = services.settings
-    open_paths = OPEN_PATHS | {"/metrics"} if settings.open_metrics else OPEN_PATHS
+    open_paths = OPEN_PATHS | console_paths() | ({"/metrics"} if settings.open_metrics else set())
+    tracing = [Middleware(TraceRequests)] if settings.trace_endpoint else []
     return [
+        *tracing,
         Middleware(RequestLog, access_log=settings.access_log, observe=services.metrics.observe_http),
         Middleware(
             CrossOrigin,

@@ -21,9 +21,10 @@ from gateway.schemas.responses import (
     InputTokensRequest,
     ResponseRequest,
 )
+from gateway.schemas.runs import RunInputRequest, RunRequest
 from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
-
 from gateway.schemas.tools_registry import ToolDescription, ToolTestRequest
+
 BODIES: tuple[type[WireModel], ...] = (
     ChatRequest,
     CompletionRequest,
@@ -37,11 +38,11 @@ BODIES: tuple[type[WireModel], ...] = (
     ConversationItemsRequest,
     BatchRequest,
     SourceRequest,
-    TokenizeTextRequest,
     RunRequest,
     RunInputRequest,
     ToolDescription,
     ToolTestRequest,
+    TokenizeTextRequest,
     TokenizeChatRequest,
     DetokenizeRequest,
 )

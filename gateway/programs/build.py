@@ -6,9 +6,14 @@ from extensions.programs.limits import ProgramLimits
 from extensions.runtime import Runtime
 from extensions.sandbox.pool import PoolOptions
 from gateway.programs.finding import ProgramFinder
+from gateway.programs.live import LivePrograms
 from gateway.programs.running import ProgramStarter
+from gateway.programs.worlds import WorldMaker
+from gateway.runs.build import build_doors
 from gateway.settings import Settings
 from gateway.state.extensions import ExtensionStore
+from gateway.state.link import connect
+from gateway.tools.service import ToolService
 
 
 def program_limits(settings: Settings) -> ProgramLimits:
@@ -20,6 +25,7 @@ def program_limits(settings: Settings) -> ProgramLimits:
         host_calls=settings.program_calls,
         prefill_tokens=settings.program_prefill_tokens,
         decode_tokens=settings.program_decode_tokens,
+        children=settings.program_children,
         contexts=settings.program_contexts,
         tool_calls=settings.program_tool_calls,
         http_calls=settings.program_http_calls,
@@ -32,13 +38,14 @@ def sandbox_options(settings: Settings) -> PoolOptions:
     return PoolOptions(max_workers=settings.max_programs, min_workers=min(settings.max_programs, 4))
 
 
-def build_programs(settings: Settings, runtime: Runtime, url: str) -> ProgramStarter:
+def build_programs(settings: Settings, runtime: Runtime, url: str, tools: ToolService) -> ProgramStarter:
     """What starts programs; nothing is started before the first one.
 
     Args:
         settings: How to serve.
         runtime: Where they run.
         url: Of the Redis that keeps registered programs; empty keeps none.
+        tools: What they may call.
     """
     store = None
     if url:
@@ -48,4 +55,6 @@ def build_programs(settings: Settings, runtime: Runtime, url: str) -> ProgramSta
             max_versions=settings.max_extension_versions,
             max_bytes=settings.max_extension_bytes,
         )
-    return ProgramStarter(runtime, ProgramFinder(runtime, store))
+    finder = ProgramFinder(runtime, store)
+    live = LivePrograms(connect(url) if url else None)
+    return ProgramStarter(runtime, finder, WorldMaker(tools=tools), build_doors(settings, url, finder), live)

@@ -6,12 +6,16 @@ import uuid
 from dataclasses import replace
 
 from extensions.errors import ArgumentsInvalid, ProgramInvalid
+from extensions.programs.doors import Inbox
 from extensions.programs.request import ProgramRequest
 from extensions.programs.versions import read_reference
 from extensions.runtime import Runtime
 from gateway.errors import BadRequest
 from gateway.programs.finding import ProgramFinder
+from gateway.programs.live import LivePrograms
 from gateway.programs.work import ProgramWork
+from gateway.programs.worlds import WorldMaker
+from gateway.runs.doors import Doors
 from gateway.schemas.base import WireModel
 from gateway.schemas.extensions import ExtensionFields
 from gateway.tenancy.payer import Payer
@@ -27,17 +31,34 @@ _NOT_PARAMS = frozenset(
 """Fields of requests that say nothing of how to generate."""
 
 
+def new_run_id() -> str:
+    """The id of a run, which nobody can guess."""
+    return f"run_{uuid.uuid4().hex}"
+
+
 class ProgramStarter:
     """Starts programs for requests.
 
     Args:
         runtime: Where they run.
         finder: Which there are.
+        worlds: What they reach beyond the model.
+        doors: What they reach of each other; closed with this.
+        live: Told of those that run; closed with this.
+
+    Attributes:
+        doors: See above.
+        live: See above.
     """
 
-    def __init__(self, runtime: Runtime, finder: ProgramFinder) -> None:
+    def __init__(
+        self, runtime: Runtime, finder: ProgramFinder, worlds: WorldMaker, doors: Doors, live: LivePrograms
+    ) -> None:
         self._runtime = runtime
         self._finder = finder
+        self._worlds = worlds
+        self.doors = doors
+        self.live = live
 
     @property
     def finder(self) -> ProgramFinder:
@@ -53,6 +74,8 @@ class ProgramStarter:
         *,
         salt: str,
         payer: Payer | None = None,
+        run_id: str = "",
+        inbox: Inbox | None = None,
     ) -> ProgramWork:
         """Starts the program that a request asks for.
 
@@ -63,6 +86,8 @@ class ProgramStarter:
             given: What the script is to see of the request; arguments, parameters and id are filled in here.
             salt: Prefix pages are shared only among contexts of the same salt.
             payer: Told at the end what was used.
+            run_id: Of the run; a new one if left out.
+            inbox: What the client says to it while it runs.
 
         Raises:
             ArgumentsInvalid: Its name, arguments or limits are wrong; `param` is the path in the body.
@@ -73,22 +98,16 @@ class ProgramStarter:
         """
         if getattr(body, "n", 1) != 1:
             raise BadRequest("A program gives one answer: 'n' must be 1. Send a number in 'extension.args'.", "n")
+        params = body.model_dump(mode="json", exclude_unset=True, exclude=set(_NOT_PARAMS))
         try:
-            program = await self._finder.find(fields, owner)
-            limits = self._runtime.programs.limits.narrowed(fields.limits)
-            run = await self._runtime.run_program(
-                program,
-                replace(
-                    given,
-                    params=body.model_dump(mode="json", exclude_unset=True, exclude=set(_NOT_PARAMS)),
-                    args=fields.args,
-                    id=f"run_{uuid.uuid4().hex}",
-                    strict_path=fields.strict_path,
-                ),
-                limits=limits,
-                account=owner,
+            return await self.begin(
+                fields,
+                owner,
+                replace(given, params=params),
                 salt=salt,
-                adapter=self._runtime.info.adapter_of(given.model),
+                payer=payer,
+                run_id=run_id or new_run_id(),
+                inbox=inbox,
             )
         except ProgramInvalid as error:
             error.param = "extension.source"
@@ -97,12 +116,48 @@ class ProgramStarter:
             if not error.param.startswith("extension."):
                 error.param = f"extension.{error.param}"
             raise
+
+    async def begin(
+        self,
+        fields: ExtensionFields,
+        owner: str,
+        given: ProgramRequest,
+        *,
+        salt: str,
+        payer: Payer | None,
+        run_id: str,
+        inbox: Inbox | None,
+    ) -> ProgramWork:
+        """Starts a program; see `start`. `param` of what it raises begins with the name of one of the fields.
+
+        Args:
+            fields: Which one, and how it is run.
+            owner: Whose programs are known, and who pays.
+            given: What the script is to see of the request; arguments and id are filled in here.
+            salt: Prefix pages are shared only among contexts of the same salt.
+            payer: Told at the end what was used.
+            run_id: Of the run.
+            inbox: What the client says to it while it runs.
+        """
+        program = await self._finder.find(fields, owner)
+        run = await self._runtime.run_program(
+            program,
+            replace(given, args=fields.args, id=run_id, strict_path=fields.strict_path, trace=fields.trace),
+            limits=self._runtime.programs.limits.narrowed(fields.limits),
+            account=owner,
+            salt=salt,
+            world=self.doors.open(self._worlds.world(owner=owner, salt=salt, run_id=run_id), owner, inbox),
+            adapter=self._runtime.info.adapter_of(given.model),
+        )
+        self.live.add(run, owner)
         return ProgramWork(run, payer, model=given.model)
 
     async def aclose(self) -> None:
         """Ends all programs. Idempotent."""
         await self._runtime.aclose()
         await self._finder.aclose()
+        await self.doors.aclose()
+        await self.live.aclose()
 
 
 def asked_program(model: str | None, extension: ExtensionFields | None) -> ExtensionFields | None:

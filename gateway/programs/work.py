@@ -15,6 +15,7 @@ from extensions.programs.request import (
     ProgramUsage,
     RunEvent,
     TextEmitted,
+    TraceNoted,
 )
 from gateway.generations import Choice
 from gateway.tenancy.payer import Payer
@@ -74,6 +75,7 @@ class ProgramWork:
         self._payer.begin(model, run.program.name or "inline")
         self.outcome: ProgramOutcome | None = None
         self._news: list[dict[str, Any]] = []
+        self._notes: list[dict[str, Any]] = []
         self._steps = self._read()
 
     @property
@@ -130,13 +132,17 @@ class ProgramWork:
         """The `extension` of the answer; once the program has ended."""
         outcome = self.outcome
         assert outcome is not None
+        request = self.run.request
+        # Whoever reads a stream has been told as it happened.
+        told = {"trace": self._notes} if request.trace and not request.stream else {}
         return {
-            "run_id": self.run.request.id,
+            "run_id": request.id,
             "result": outcome.result,
             "exec_path": outcome.exec_path,
             "exec_reason": outcome.exec_reason or None,
             "usage": usage_body(outcome.usage),
             "logs": outcome.logs,
+            **told,
         }
 
     async def _read(self) -> AsyncIterator[GenerationStep]:
@@ -149,6 +155,11 @@ class ProgramWork:
                     yield GenerationStep(index=0)
                 case LogWritten(text):
                     self._news.append({"log": text})
+                    yield GenerationStep(index=0)
+                case TraceNoted(at_ms, kind, data):
+                    note = {"at_ms": at_ms, "type": kind, **data}
+                    self._notes.append(note)
+                    self._news.append({"trace": note})
                     yield GenerationStep(index=0)
         outcome = self.outcome = self.run.outcome
         yield GenerationStep(index=0, finish_reason="length" if outcome.finish_reason == "length" else "stop")

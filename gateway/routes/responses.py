@@ -97,7 +97,7 @@ async def _begin(
         if body.servers:
             raise BadRequest("A program calls servers by itself; leave them out of 'tools'.", "tools")
         given = replace(chat_for_program(prompt.chat, model), stream=body.stream)
-        work = await services.programs.start(body, program, payer.account, given, salt=payer.salt, payer=payer)
+        work = await start_program(services, body, program, given, payer)
         form = replace(form, plan=AnswerPlan(thinking=None, tool_format=form.plan.tool_format))
         writer = ResponseWriter(response, form)
     elif prompt.offers:

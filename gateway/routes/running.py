@@ -8,6 +8,7 @@ from extensions.programs.request import ProgramRequest
 from gateway.programs.running import MODEL_PREFIX
 from gateway.routes.answering import collect, json_response, stream
 from gateway.routes.owning import payer_of
+from gateway.runs.starting import RUN_HEADER, start_program
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.sampling import SamplingFields
 from gateway.services import Services
@@ -35,13 +36,17 @@ async def answer_by_program(
     """
     info = await services.engine_info()
     payer = payer_of(request, services, body.cache_salt)
-    work = await services.programs.start(body, fields, payer.account, given, salt=payer.salt, payer=payer)
+    work = await start_program(services, body, fields, given, payer)
+    headers = {RUN_HEADER: work.run.request.id} if fields.detached else {}
     prefix = "chatcmpl" if kind == "chat" else "cmpl"
     head = Head.new(prefix, model=given.model, fingerprint=info.fingerprint)
     if body.stream:
-        return stream(services, work, ProgramChunks(head, kind, body.stream_options))
-    await collect(request, work)
-    return json_response(program_answer(head, kind, work), usage=work.usage)
+        response = stream(services, work, ProgramChunks(head, kind, body.stream_options))
+    else:
+        await collect(request, work)
+        response = json_response(program_answer(head, kind, work), usage=work.usage)
+    response.headers.update(headers)
+    return response
 
 
 def model_name(services: Services, model: str | None) -> str:

@@ -18,6 +18,7 @@ from gateway.runs.making import INTERRUPTED, End, Making
 from gateway.sse import close_shielded
 from gateway.state.bells import Bells
 from gateway.state.run_store import RunStore, Told
+from gateway.state.tasks import end_task
 
 log = logging.getLogger(__name__)
 
@@ -127,10 +128,8 @@ class DetachedRuns:
         await asyncio.gather(*(making.end("interrupted") for making in list(self._makings.values())))
         while self._tasks:
             await asyncio.wait(set(self._tasks))
-        for task in (self._beating, self._watching):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait([task])
+        await end_task(self._beating)
+        await end_task(self._watching)
         await self.store.aclose()
 
     # -- in the background ------------------------------------------------------------------------------------------
@@ -154,6 +153,8 @@ class DetachedRuns:
                 await asyncio.gather(*(self._end(making, how) for making, how in wanted))
             except StoreUnavailable as error:
                 log.warning("no sign of life of runs could be given: %s", error)
+            except Exception:
+                log.exception("giving signs of life of runs failed")
             await asyncio.sleep(BEAT_S)
 
     async def _end(self, making: Making, how: End) -> None:

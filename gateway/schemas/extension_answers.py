@@ -31,6 +31,21 @@ class RunUsage(TypedDict):
     kv_byte_seconds: int
 
 
+class TraceNote(TypedDict):
+    """Something that a program did or used."""
+
+    at_ms: float
+    type: str
+    context: NotRequired[int]
+    parent: NotRequired[int | None]
+    lane: NotRequired[Literal["fused", "device", "host"]]
+    tokens: NotRequired[int]
+    bytes: NotRequired[int]
+    call: NotRequired[str]
+    name: NotRequired[str]
+    is_error: NotRequired[bool]
+
+
 class ProgramAnswer(TypedDict):
     """What a program came to, beside the text."""
 
@@ -40,6 +55,7 @@ class ProgramAnswer(TypedDict):
     exec_reason: str | None
     usage: RunUsage
     logs: str
+    trace: NotRequired[list[TraceNote]]
 
 
 class ProgramEvent(TypedDict):
@@ -54,6 +70,7 @@ class ProgramNews(TypedDict):
 
     event: NotRequired[ProgramEvent]
     log: NotRequired[str]
+    trace: NotRequired[TraceNote]
 
 
 class ExtensionObject(TypedDict):

@@ -22,6 +22,8 @@ class ExtensionFields(WireModel):
         args: What the program's `request.args` are; checked against its own `params`. Parameters of a sampler.
         limits: Smaller limits than the server's own.
         strict_path: Refuse work that would have to run on a slower lane than this one.
+        trace: Tell what the program does as it happens: contexts, generations, tools, KV over time.
+        detached: Go on when the client leaves: the run is kept, see /v1/runs.
     """
 
     source: Source | None = None
@@ -30,6 +32,8 @@ class ExtensionFields(WireModel):
     args: Annotated[dict[str, Any], Field(max_length=MAX_FIELDS)] = Field(default_factory=dict)
     limits: Annotated[dict[str, Any], Field(max_length=64)] = Field(default_factory=dict)
     strict_path: Literal["fused", "device", "host"] | None = None
+    trace: bool = False
+    detached: bool = False
 
     @model_validator(mode="after")
     def _check_program(self) -> Self:
@@ -37,6 +41,8 @@ class ExtensionFields(WireModel):
             raise PydanticCustomError("exclusive", "it needs one of 'source', 'name' and 'sampler'", {})
         if self.sampler is not None and (self.limits or self.strict_path == "fused"):
             raise PydanticCustomError("exclusive", "'sampler' has no limits, and runs on the device lane", {})
+        if self.sampler is not None and self.detached:
+            raise PydanticCustomError("exclusive", "a plain request cannot be detached", {"at": ".detached"})
         return self
 
 

@@ -14,6 +14,7 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
 from gateway.state.store import PREFIX
+from gateway.state.tasks import end_task
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +97,7 @@ class Bells:
 
     async def aclose(self) -> None:
         """Ends. Idempotent."""
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait([self._listening])
+        await end_task(self._listening)
         with contextlib.suppress(RedisError, OSError):
             await self._redis.aclose()
 

@@ -35,6 +35,8 @@ UNTOLD = [positive_data_acceptance]
 
 PROGRAM = 'EXTENSION = {"name": "x", "version": "1.0.0"}\n\nasync def main(request, lm):\n    return 1\n'
 
+TOOL: Body = {"name": "one", "kind": "script", "script": {"source": PROGRAM}}
+
 PLAIN: dict[str, Body] = {
     "POST /v1/chat/completions": chat(),
     "POST /v1/completions": text(),
@@ -44,6 +46,8 @@ PLAIN: dict[str, Body] = {
     "POST /v1/responses": ask(),
     "POST /v1/responses/input_tokens": ask(),
     "POST /v1/chat/completions/render": chat(),
+    "POST /v1/tools": TOOL,
+    "POST /v1/tools/{tool_id}/test": {},
     "POST /v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "hi"}]},
 }
 """Bodies that are answered."""
@@ -97,6 +101,8 @@ def known(server: RunningServer) -> Body:
             "item_id": items["data"][0]["id"],
             "file_id": file["id"],
             "extension_id": client.post("/v1/extensions", json={"source": PROGRAM}).json()["id"],
+            "run_id": client.post("/v1/runs", json={"source": PROGRAM}).json()["id"],
+            "tool_id": client.post("/v1/tools", json=TOOL).json()["id"],
             "batch_id": client.post("/v1/batches", json=asked).json()["id"],
         }
 

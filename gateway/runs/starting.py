@@ -1,0 +1,58 @@
+"""Programs of ordinary requests, which may ask to go on without their client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extensions.programs.request import ProgramRequest
+from gateway.programs.running import new_run_id
+from gateway.programs.work import ProgramWork
+from gateway.schemas.base import WireModel
+from gateway.schemas.extensions import ExtensionFields
+from gateway.services import Services
+from gateway.tenancy.payer import Payer
+
+RUN_HEADER = "x-run-id"
+"""Response header with the id of a run that goes on when its client leaves."""
+
+
+async def start_program(
+    services: Services, body: WireModel, fields: ExtensionFields, given: ProgramRequest, payer: Payer
+) -> ProgramWork:
+    """Starts the program that answers a request; closing what a detached one returns does not end it.
+
+    Args:
+        services: Of the app.
+        body: The request.
+        fields: Its `extension`.
+        given: What the script is to see of the request.
+        payer: Who pays, and whose run it is.
+
+    Raises:
+        StoreUnavailable: It is to be detached, and there is no store, or it does not answer.
+        NotReady: The owner has too many runs.
+        Exception: What `ProgramStarter.start` raises.
+    """
+    owner, run_id = payer.account, new_run_id()
+    inbox = None
+    if fields.detached:
+        await services.detached_runs.store.check()
+        inbox = services.detached_runs.inbox(run_id)
+    work = await services.programs.start(
+        body, fields, owner, given, salt=payer.salt, payer=payer, run_id=run_id, inbox=inbox
+    )
+    if not fields.detached:
+        return work
+    head = run_head(work, given.model, getattr(body, "metadata", None) or None)
+    return await services.detached_runs.start(work, owner, head, attach=True)
+
+
+def run_head(work: ProgramWork, model: str, metadata: dict[str, str] | None) -> dict[str, Any]:
+    """What is known of a run from its beginning on."""
+    program = work.run.program
+    return {
+        "model": model,
+        "program": {"name": program.name or None, "version": program.version or None, "digest": program.digest},
+        "args": dict(work.run.request.args),
+        "metadata": metadata,
+    }
