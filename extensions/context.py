@@ -59,6 +59,7 @@ class Context:
             constraint=options.constraint,
             program=options.program,
             adapter=options.adapter,
+            drafter=options.drafter,
         )
         stream = await self._engine.submit(request)
         return Generation(stream, self.token_ids, options, self._text.tokenizer)

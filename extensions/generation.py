@@ -46,6 +46,7 @@ class Generation:
         self._num_running = options.n
         self._num_cached_tokens: int | None = None
         self._kib_ms = [0] * options.n
+        self._num_drafted = self._num_accepted = 0
         self._has_prompt_tokens = options.prompt_logprobs is not None
         self._closing: asyncio.Future[None] | None = None
         self._span = GenerationSpan(len(prompt_ids), options.n)
@@ -60,6 +61,8 @@ class Generation:
             num_cached_tokens=self._num_cached_tokens or 0,
             per_choice=per_choice,
             kv_kib_ms=sum(self._kib_ms),
+            num_drafted_tokens=self._num_drafted,
+            num_accepted_tokens=self._num_accepted,
         )
 
     def __aiter__(self) -> Generation:
@@ -109,6 +112,8 @@ class Generation:
         await self.aclose()
 
     def _feed(self, event: TokenEvent) -> GenerationStep | None:
+        self._num_drafted += event.num_drafted
+        self._num_accepted += event.num_accepted
         self._kib_ms[event.index] = event.kv_kib_ms
         if event.finish_reason is EngineFinish.ERROR:
             raise errors.EngineError("the request failed") if event.error is None else rebuild(event.error)

@@ -215,6 +215,7 @@ class LiveContext(History):
             logprobs_start=logprobs_start,
             constraint=options.constraint,
             program=options.program,
+            drafter=options.drafter,
             stepped=stepped,
             readout=readout,
         )

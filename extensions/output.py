@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.request import ConstraintSpec, ProgramSpec
+from engine.request import ConstraintSpec, DrafterSpec, ProgramSpec
 from engine.sampling.params import SamplingParams
 from extensions.thinking import Markers
 
@@ -32,6 +32,7 @@ class GenerateOptions:
         revealed_ids: Special tokens that are shown even so.
         thinking: Markers of the thinking that a continuation may begin with, in which no stop string counts.
         program: Draws the tokens instead of the sampler.
+        drafter: Guesses tokens that are verified together; nothing of the text depends on it.
         adapter: Name of the adapter that continues it; empty for the model alone. A live context has its own.
         until: Makes a watch for each continuation, which is told of its text as it comes and says where in that the
             continuation is to end, or None.
@@ -50,6 +51,7 @@ class GenerateOptions:
     thinking: Markers | None = None
     program: ProgramSpec | None = None
     adapter: str = ""
+    drafter: DrafterSpec | None = None
     until: Callable[[], Callable[[str], int | None]] | None = None
 
 
@@ -123,6 +125,8 @@ class Usage:
         num_cached_tokens: Prompt tokens that came from the prefix cache.
         per_choice: Completion tokens of each continuation.
         num_reasoning_tokens: Those of the completion tokens that are thinking, where somebody told them apart.
+        num_drafted_tokens: Tokens that were guessed ahead.
+        num_accepted_tokens: Those of them that were right.
         kv_kib_ms: What was charged for the KV of it, in KiB times milliseconds. On a live context also for the time
             since the generation before.
     """
@@ -132,4 +136,6 @@ class Usage:
     num_cached_tokens: int = 0
     per_choice: dict[int, int] = field(default_factory=dict)
     num_reasoning_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
     kv_kib_ms: int = 0

@@ -43,7 +43,6 @@ from gateway.routes import (
     tokenize,
     tools,
 )
-from gateway.routes.admin import ADMIN_ROUTES
 from gateway.routes.answering import json_response
 from gateway.routes.uploads import FORM_ROOM_BYTES
 from gateway.runs.build import build_runs
@@ -85,8 +84,6 @@ ROUTES = (
     tokenize,
     health,
     console,
-    quota,
-    *ADMIN_ROUTES,
 )
 """Modules with routes, in the order of the API's description."""
 

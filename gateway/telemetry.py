@@ -49,6 +49,8 @@ _COUNTERS = (
     ("wye_engine_prefill_tokens", "Prompt tokens computed; cache hits not counted.", "num_prefill_tokens"),
     ("wye_engine_decode_tokens", "Output tokens.", "num_decode_tokens"),
     ("wye_engine_forced_tokens", "Output tokens that a form left no choice about.", "num_forced_tokens"),
+    ("wye_engine_drafted_tokens", "Tokens that drafters guessed ahead.", "num_drafted_tokens"),
+    ("wye_engine_accepted_tokens", "Tokens that drafters guessed and that were right.", "num_accepted_tokens"),
     ("wye_prefix_cache_hit_tokens", "Prompt tokens taken from the prefix cache.", "num_cached_tokens"),
     ("wye_prefix_cache_query_tokens", "Prompt tokens of admitted requests, cached or not.", "num_prompt_tokens"),
     ("wye_engine_preemptions", "Sequences that gave their pages back and waited again.", "num_preemptions"),

@@ -162,6 +162,7 @@ class ScriptContext:
         template_stops: bool = True,
         constrain: Any = None,
         sampler: Any = None,
+        drafter: Any = None,
         logprobs: int | None = None,
         emit: bool = False,
     ) -> Completion:

@@ -24,6 +24,8 @@ class Usage(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Candidate(NamedTuple):
@@ -184,7 +186,13 @@ async def run_generation(
         finish_reason=finish_reason,
         logprobs=tokens,
         shows_logprobs=fields.logprobs is not None,
-        usage=Usage(usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_completion_tokens),
+        usage=Usage(
+            usage.num_prompt_tokens,
+            usage.num_cached_tokens,
+            usage.num_completion_tokens,
+            usage.num_drafted_tokens,
+            usage.num_accepted_tokens,
+        ),
         exec_path=lane,
         tool_calls=() if watch is None else watch.calls,
     )

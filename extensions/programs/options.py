@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.request import ConstraintSpec, EngineInfo, ProgramSpec
+from engine.request import ConstraintSpec, DrafterSpec, EngineInfo, ProgramSpec
 from engine.sampling.params import SamplingParams
 from extensions.output import GenerateOptions
 from extensions.programs.constraints import ScriptConstraint, spec_of
+from extensions.programs.drafters import read_drafter
 from extensions.programs.faults import invalid
 from extensions.programs.samplers import sampler_of
 
@@ -34,6 +35,7 @@ class Asked:
         constraint: What the text must be.
         tools: The constraint says that it is calls of these.
         program: What draws its tokens instead of the sampler.
+        drafter: Guesses its tokens ahead.
     """
 
     max_tokens: int | None
@@ -42,6 +44,7 @@ class Asked:
     constraint: ConstraintSpec | None
     tools: tuple[str, ...] = ()
     program: ProgramSpec | None = None
+    drafter: DrafterSpec | None = None
 
     def options(self, *, num_left: int, logprobs: int | None) -> GenerateOptions:
         """For a history that has room for as many tokens.
@@ -57,6 +60,7 @@ class Asked:
             report_tokens=logprobs is not None,
             constraint=self.constraint,
             program=self.program,
+            drafter=self.drafter,
         )
 
 
@@ -96,6 +100,7 @@ def read_options(fields: Mapping[str, Any], info: EngineInfo) -> Asked:
         constraint=spec_of(constrain := given.get("constrain")),
         tools=constrain.tools if isinstance(constrain, ScriptConstraint) else (),
         program=sampler_of(given.get("sampler"), info.vocab_size),
+        drafter=read_drafter(given.get("drafter"), info.vocab_size),
     )
 
 

@@ -90,6 +90,19 @@ Constrain = (
     Constraint | JsonSchemaConstraint | RegexConstraint | GrammarConstraint | ChoiceConstraint | ToolsConstraint
 )
 
+class Drafter(TypedDict, total=False):
+    """Guesses tokens from where the last ones stood before, in the history or in a text that the answer resembles."""
+
+    type: Literal["prompt_lookup", "none"]
+    max_tokens: int
+    """Most tokens guessed at a time, 1 to 64."""
+    min_match: int
+    """Fewest last tokens that must have stood there, 1 to 32."""
+    max_match: int
+    """Most that are looked for, 1 to 32."""
+    reference: Sequence[int]
+    """Token ids of a text that the answer is expected to resemble."""
+
 class Usage(NamedTuple):
     """Tokens of one generation."""
 
@@ -99,6 +112,10 @@ class Usage(NamedTuple):
     """Those of them that did not need computing."""
     completion_tokens: int
     """What was generated, the stop token included."""
+    drafted_tokens: int = 0
+    """Tokens that a drafter guessed ahead."""
+    accepted_tokens: int = 0
+    """Those of them that were right."""
 
 class TokenLogprob(NamedTuple):
     """One token of a text."""
@@ -270,6 +287,7 @@ class Context:
         template_stops: bool = True,
         constrain: Constrain | None = None,
         sampler: Program | str | None = None,
+        drafter: Literal["prompt_lookup", "none"] | Drafter | Mapping[str, Any] | None = None,
         logprobs: int | None = None,
         emit: bool = False,
     ) -> Completion:
@@ -277,7 +295,9 @@ class Context:
 
         `max_tokens` is as many as fit if left out; other fields that are left out are the model's own
         recommendation. `template_stops=False` lets the model go on past its own end tokens. `sampler` draws the tokens
-        instead of temperature and truncation, see `lm.program`. `emit` streams the text as part of the answer.
+        instead of temperature and truncation, see `lm.program`. `drafter` guesses tokens ahead, which are verified
+        several at a time: what is generated is the same, sooner where the text repeats what is there already. `emit`
+        streams the text as part of the answer.
         """
 
     async def generation(

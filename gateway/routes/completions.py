@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from engine.request import EngineInfo
+from engine.request import DrafterSpec, EngineInfo
 from engine.text.model import TextModel
 from extensions.output import GenerateOptions
 from gateway.errors import BadRequest, UnsupportedParameter
@@ -18,6 +18,7 @@ from gateway.schemas.completions import CompletionRequest, Prompt
 from gateway.services import ServicesDep, read_body
 from gateway.settings import Settings
 from gateway.translate.completions import CompletionChunks, EncodedPrompt, completion_answer
+from gateway.translate.drafting import drafter_of
 from gateway.translate.head import Head
 from gateway.translate.infill import Infill
 from gateway.translate.programs import text_for_program
@@ -43,9 +44,10 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
     else:
         prompts = await _arrange(runtime.text, infill, body, info.limit_tokens)
         body = body.model_copy(update={"stop_token_ids": [*body.stop_token_ids, *infill.end_ids]})
+    drafter = await drafter_of(body, runtime.text, info, services.settings)
     work = await Generations.start(
         runtime,
-        [Work(prompt.ids, _options(body, info, runtime.text, prompt)) for prompt in prompts],
+        [Work(prompt.ids, _options(body, info, runtime.text, prompt, drafter)) for prompt in prompts],
         payer=payer_of(request, services, body.cache_salt),
         model=model,
         metrics=services.metrics,
@@ -101,7 +103,9 @@ async def _arrange(text: TextModel, infill: Infill, body: CompletionRequest, lim
     return prompts
 
 
-def _options(body: CompletionRequest, info: EngineInfo, text: TextModel, prompt: EncodedPrompt) -> GenerateOptions:
+def _options(
+    body: CompletionRequest, info: EngineInfo, text: TextModel, prompt: EncodedPrompt, drafter: DrafterSpec | None
+) -> GenerateOptions:
     num_logprobs = body.num_logprobs
     if body.num_candidates > body.n and num_logprobs is None:
         num_logprobs = 0
@@ -115,4 +119,5 @@ def _options(body: CompletionRequest, info: EngineInfo, text: TextModel, prompt:
         num_logprobs=num_logprobs,
         num_prompt_logprobs=body.num_logprobs if body.echo else None,
         n=body.num_candidates,
+        drafter=drafter,
     )

@@ -100,9 +100,11 @@ class PromptTokensDetails(TypedDict):
 
 
 class CompletionTokensDetails(TypedDict):
-    """How many tokens are thinking."""
+    """How many tokens are thinking, and how many were guessed ahead, rightly and wrongly."""
 
     reasoning_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
 
 
 class CompletionUsage(TypedDict):

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.schemas.base import INT64_MAX, Count, FiniteFloat, Int64, StringList, TokenId, WireModel
+from gateway.schemas.drafting import DrafterChoice, Prediction
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.structured import StructuredFields
 
@@ -86,6 +87,8 @@ class SamplingFields(StructuredFields):
         truncation_side: Where others are left out.
         cache_salt: Prefix pages are shared only with requests of the same salt.
         extension: A program that answers the request.
+        drafter: Guesses tokens ahead that are verified together; the answer is the same.
+        prediction: A text that the answer is expected to resemble, for the drafter.
         request_id: Accepted as a label; never the key of anything.
         return_token_ids: Add token ids to the answer.
         return_tokens_as_token_ids: Spell tokens in logprobs as `token_id:N`.
@@ -129,6 +132,8 @@ class SamplingFields(StructuredFields):
     return_tokens_as_token_ids: bool = False
     user: str | None = None
     extension: ExtensionFields | None = None
+    drafter: DrafterChoice | None = None
+    prediction: Prediction | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
 
     @field_validator("bad_words")

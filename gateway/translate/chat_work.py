@@ -20,6 +20,7 @@ from gateway.schemas.chat import ChatRequest
 from gateway.schemas.tools import ToolUse, tool_use
 from gateway.settings import Settings
 from gateway.translate.chat import ChatForm
+from gateway.translate.drafting import drafter_of
 from gateway.translate.framing import CALL_MARKERS, framed
 from gateway.translate.prompts import chat_fields, encode_text, render_messages, truncate_prompt
 from gateway.translate.sampling import to_options
@@ -80,6 +81,7 @@ async def prepare_chat(body: ChatRequest, text: TextModel, info: EngineInfo, set
         prompt_param="messages",
         max_tokens=body.asked_tokens,
         num_logprobs=body.num_logprobs,
+        drafter=await drafter_of(body, text, info, settings),
     )
     thinking = _thinking(text, settings) if body.separate_reasoning else None
     plan = AnswerPlan(

@@ -7,7 +7,7 @@ from typing import TypeVar
 from engine.errors import ContextTooLong
 from engine.programs.binding import bind_sampler
 from engine.programs.errors import ProgramInvalid, ProgramMisused
-from engine.request import EngineInfo, ProgramSpec
+from engine.request import DrafterSpec, EngineInfo, ProgramSpec
 from engine.sampling.params import SamplingParams
 from engine.text.tokenizer import Tokenizer
 from extensions.output import GenerateOptions
@@ -51,6 +51,7 @@ def to_options(
     num_logprobs: int | None,
     num_prompt_logprobs: int | None = None,
     n: int | None = None,
+    drafter: DrafterSpec | None = None,
 ) -> GenerateOptions:
     """Builds the options of one prompt. What the client leaves open is the model's recommendation, else neutral.
 
@@ -64,6 +65,7 @@ def to_options(
         num_logprobs: Alternatives a token; None for no log-probabilities.
         num_prompt_logprobs: The same for prompt tokens, if more are needed than `prompt_logprobs` asks for.
         n: Continuations, if not the request's own `n`.
+        drafter: From `gateway.translate.drafting.drafter_of`.
 
     Raises:
         ContextTooLong: The prompt alone leaves no room.
@@ -105,6 +107,7 @@ def to_options(
         constraint=constraint_of(fields),
         program=_program_of(fields.extension, info.vocab_size),
         adapter=info.adapter_of(fields.model),
+        drafter=drafter,
     )
 
 

@@ -15,7 +15,11 @@ def usage_body(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.num_completion_tokens,
         "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.num_reasoning_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.num_reasoning_tokens,
+            "accepted_prediction_tokens": usage.num_accepted_tokens,
+            "rejected_prediction_tokens": usage.num_drafted_tokens - usage.num_accepted_tokens,
+        },
     }
 
 
@@ -27,4 +31,6 @@ def total_usage(parts: Iterable[Usage]) -> Usage:
         total.num_completion_tokens += part.num_completion_tokens
         total.num_cached_tokens += part.num_cached_tokens
         total.kv_kib_ms += part.kv_kib_ms
+        total.num_drafted_tokens += part.num_drafted_tokens
+        total.num_accepted_tokens += part.num_accepted_tokens
     return total
