@@ -17,8 +17,10 @@ from gateway.schemas import (
     run_answers,
     tools_answers,
 )
+from gateway.schemas.admin_answers import ADMIN_ANSWERS
 
 ANSWERS: dict[str, Any] = {
+    **ADMIN_ANSWERS,
     "POST /v1/chat/completions": answers.ChatCompletion,
     "POST /v1/chat/completions/render": answers.RenderedChat,
     "POST /v1/completions": answers.TextCompletion,

@@ -43,6 +43,7 @@ from gateway.routes import (
     tokenize,
     tools,
 )
+from gateway.routes.admin import ADMIN_ROUTES
 from gateway.routes.answering import json_response
 from gateway.routes.uploads import FORM_ROOM_BYTES
 from gateway.runs.build import build_runs
@@ -84,6 +85,8 @@ ROUTES = (
     tokenize,
     health,
     console,
+    quota,
+    *ADMIN_ROUTES,
 )
 """Modules with routes, in the order of the API's description."""
 

@@ -8,6 +8,18 @@ from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
 from gateway.answered import describe_answers
+from gateway.schemas.admin import (
+    AdjustRequest,
+    AdminKeyRequest,
+    ConfigurationFile,
+    KeyRequest,
+    KeyUpdate,
+    ProjectRequest,
+    RateLimitUpdate,
+    RotateRequest,
+    ServiceAccountRequest,
+    TenantUpdate,
+)
 from gateway.schemas.base import WireModel
 from gateway.schemas.batches import MAX_TTL_S, MIN_TTL_S, PURPOSES, BatchRequest
 from gateway.schemas.chat import ChatRequest

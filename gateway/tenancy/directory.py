@@ -128,7 +128,7 @@ class Directory:
         tenant_id = tenant_id or new_id(TENANT_MARK)
         limits = limits or TenantLimits()
         fields = {"name": checked_name(name), "state": state, "created": str(_now_s()), **limits.fields()}
-        audit = _line(by, "project.created", tenant_id, {"name": name, "state": state, **_told(limits)})
+        audit = audit_line(by, "project.created", tenant_id, {"name": name, "state": state, **_told(limits)})
         _check(await self._store.write_tenant("create", tenant_id, fields, audit), tenant_id)
         return await self.tenant(tenant_id)
 
@@ -167,7 +167,7 @@ class Directory:
             fields["archived"] = str(_now_s()) if state == "archived" else ""
         kind = "project.updated" if name is not None or state is not None else "rate_limit.updated"
         kind = "project.archived" if state == "archived" else kind
-        audit = _line(by, kind, tenant_id, told)
+        audit = audit_line(by, kind, tenant_id, told)
         _check(await self._store.write_tenant("update", tenant_id, fields, audit, version), tenant_id)
         return await self.tenant(tenant_id)
 
@@ -235,7 +235,7 @@ class Directory:
             "account": account,
             **(limits or KeyLimits()).fields(),
         }
-        audit = _line(by, "api_key.created", made.key_id, told)
+        audit = audit_line(by, "api_key.created", made.key_id, told)
         _check(await self._store.write_key("create", made.key_id, tenant_id, fields, audit), made.key_id)
         return await self.key(tenant_id, made.key_id), made
 
@@ -314,7 +314,7 @@ class Directory:
         told: Mapping[str, Any],
         version: str = "",
     ) -> None:
-        audit = _line(by, kind, key_id, {"project_id": tenant_id, **told})
+        audit = audit_line(by, kind, key_id, {"project_id": tenant_id, **told})
         _check(await self._store.write_key(mode, key_id, tenant_id, fields, audit, version), key_id)
 
 
@@ -382,7 +382,8 @@ def _read_key(key_id: str, record: Record, last_used_at: int) -> ApiKey:
     )
 
 
-def _line(by: Principal, kind: str, target: str, details: Mapping[str, Any]) -> dict[str, Any]:
+def audit_line(by: Principal, kind: str, target: str, details: Mapping[str, Any]) -> dict[str, Any]:
+    """What the audit keeps of a change."""
     actor = by.key_id or ("admin_key" if by.is_admin else by.owner)
     return {"at": _now_s(), "type": kind, "actor": actor, "target": target, "details": dict(details)}
 

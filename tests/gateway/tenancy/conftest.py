@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from engine.text.model import TextModel
 from gateway.app import create_app
@@ -29,12 +30,14 @@ class Served:
     """A gateway with tenants.
 
     Attributes:
+        app: The application.
         client: Talks to it, without a key of its own.
         tenants: What it knows of them.
         engine: Behind it.
     """
 
-    def __init__(self, client: httpx.AsyncClient, tenants: Tenancy, engine: ScriptedEngine) -> None:
+    def __init__(self, app: FastAPI, client: httpx.AsyncClient, tenants: Tenancy, engine: ScriptedEngine) -> None:
+        self.app = app
         self.client = client
         self.tenants = tenants
         self.engine = engine
@@ -97,5 +100,5 @@ async def served(engine: ScriptedEngine, model: TextModel, redis_url: str) -> As
     assert services.tenants is not None
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30) as client:
-        yield Served(client, services.tenants, engine)
+        yield Served(app, client, services.tenants, engine)
     await services.aclose()

@@ -1,0 +1,149 @@
+"""The whole configuration as one file: out, and in again. Secrets are in it only as what they are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.errors import BadRequest, Conflict
+from gateway.schemas.admin import ConfigurationFile, KeyEntry, TenantEntry
+from gateway.state.tenancy import Record, TenancyStore
+from gateway.tenancy.directory import audit_line, checked_name, scopes_text
+from gateway.tenancy.limits import KeyLimits, TenantLimits
+from gateway.tenancy.principal import ALL_SCOPES, Principal
+
+VERSION = 1
+
+
+@dataclass(slots=True)
+class Changes:
+    """What an import did, or would do: ids by what becomes of them."""
+
+    created: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+
+
+async def export_configuration(store: TenancyStore) -> dict[str, Any]:
+    """All tenants, limits and keys.
+
+    Raises:
+        QuotaStoreUnavailable: Redis did not answer.
+    """
+    tenants = [
+        {
+            "id": tenant_id,
+            "name": record["name"],
+            "created_at": int(record["created"]),
+            "limits": {"state": record["state"], **TenantLimits.of(record).model_dump(exclude_none=True)},
+            "keys": [_key_entry(key_id, key) for key_id, key in await store.keys(tenant_id)],
+        }
+        for tenant_id, record in await store.tenants()
+    ]
+    admin_keys = [_key_entry(key_id, key) for key_id, key in await store.keys("")]
+    return {"object": "wye.tenants", "version": VERSION, "tenants": tenants, "admin_keys": admin_keys}
+
+
+async def import_configuration(
+    store: TenancyStore, by: Principal, file: ConfigurationFile, *, dry_run: bool
+) -> Changes:
+    """Makes what is in a file, and changes what is there already; what is not in it stays.
+
+    Everything is checked before anything is written. The same file again changes nothing.
+
+    Args:
+        store: Of the records.
+        by: Who asked for it.
+        file: What is to be.
+        dry_run: Only say what would change.
+
+    Raises:
+        BadRequest: Something in it is wrong.
+        Conflict: A key belongs to another tenant.
+        QuotaStoreUnavailable: Redis did not answer.
+    """
+    _check_once(file)
+    tenants = {one.id: _tenant_fields(one, place) for place, one in enumerate(file.tenants)}
+    keys = [(one.id, tenant.id, _key_fields(one, tenant.id)) for tenant in file.tenants for one in tenant.keys]
+    keys += [(one.id, "", _key_fields(one, "")) for one in file.admin_keys]
+    old_keys = {key_id: await store.key(key_id) for key_id, _, _ in keys}
+    for key_id, tenant_id, _ in keys:
+        old = old_keys[key_id]
+        if old is not None and old.get("tenant", "") != tenant_id:
+            raise Conflict(f"The key '{key_id}' belongs to another tenant.")
+    changes = Changes()
+    for tenant_id, fields in tenants.items():
+        old = await store.tenant(tenant_id)
+        if _note(changes, tenant_id, old, fields) and not dry_run:
+            audit = audit_line(by, "project.created" if old is None else "project.updated", tenant_id, {"import": True})
+            await store.write_tenant("create" if old is None else "update", tenant_id, fields, audit)
+    for key_id, tenant_id, fields in keys:
+        old = old_keys[key_id]
+        if _note(changes, key_id, old, fields) and not dry_run:
+            told = {"import": True, "project_id": tenant_id}
+            audit = audit_line(by, "api_key.created" if old is None else "api_key.updated", key_id, told)
+            await store.write_key("create" if old is None else "update", key_id, tenant_id, fields, audit)
+    return changes
+
+
+def _note(changes: Changes, record_id: str, old: Mapping[str, str] | None, fields: Record) -> bool:
+    if old is None:
+        changes.created.append(record_id)
+    elif all(old.get(name, "") == value for name, value in fields.items()):
+        changes.unchanged.append(record_id)
+        return False
+    else:
+        changes.updated.append(record_id)
+    return True
+
+
+def _check_once(file: ConfigurationFile) -> None:
+    ids = [one.id for one in file.tenants]
+    ids += [key.id for one in file.tenants for key in one.keys] + [key.id for key in file.admin_keys]
+    twice = next((one for one in ids if ids.count(one) > 1), None) if len(set(ids)) < len(ids) else None
+    if twice is not None:
+        raise BadRequest(f"'{twice}' is in the file more than once.", "tenants")
+
+
+def _tenant_fields(entry: TenantEntry, place: int) -> Record:
+    limits = entry.limits.model_dump(exclude_none=True, exclude={"state"})
+    try:
+        fields = TenantLimits.model_validate(limits).fields()
+    except ValueError:
+        raise BadRequest(
+            f"Invalid 'tenants[{place}].limits.kv_window'.", f"tenants[{place}].limits.kv_window"
+        ) from None
+    state = entry.limits.state or "active"
+    return {"name": checked_name(entry.name), "state": state, "created": str(entry.created_at), **fields}
+
+
+def _key_fields(entry: KeyEntry, tenant_id: str) -> Record:
+    scopes = scopes_text(() if entry.scopes in ("", ALL_SCOPES) else entry.scopes.split()) if tenant_id else ""
+    return {
+        "hash": entry.hash,
+        "tail": entry.tail,
+        "tenant": tenant_id,
+        "name": checked_name(entry.name),
+        "scopes": scopes,
+        "created": str(entry.created_at),
+        "expires": str(entry.expires_at * 1000) if entry.expires_at else "",
+        "disabled": "1" if entry.disabled else "",
+        "account": entry.service_account,
+        **KeyLimits.model_validate(entry.limits.model_dump(exclude_none=True)).fields(),
+    }
+
+
+def _key_entry(key_id: str, record: Record) -> dict[str, Any]:
+    return {
+        "id": key_id,
+        "name": record["name"],
+        "hash": record["hash"],
+        "tail": record["tail"],
+        "scopes": record.get("scopes", ""),
+        "disabled": record.get("disabled") == "1",
+        "created_at": int(record["created"]),
+        "expires_at": int(record.get("expires") or 0) // 1000,
+        "service_account": record.get("account", ""),
+        "limits": KeyLimits.of(record).model_dump(exclude_none=True),
+    }
