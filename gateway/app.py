@@ -38,6 +38,7 @@ from gateway.routes import (
     files,
     health,
     models,
+    quota,
     responses,
     runs,
     tokenize,
