@@ -101,6 +101,7 @@ class ToolBox:
                 self._answering(spec.name, spec.effect in REPEATABLE, spec.timeout_s, sent),
                 self._slot(spec, caller),
             ):
+                await self._prepare()
                 result = await self._repeated(spec, checked, operation_id, caller, sent)
         except ToolError as error:
             raise redaction.of_error(error) from None
@@ -116,6 +117,7 @@ class ToolBox:
         """
         try:
             async with self._answering(server.label, True, server.timeout_s, Sent()):
+                await self._prepare()
                 return await (await self._mcp_tools()).tools(server, caller.account)
         except ToolError as error:
             raise Redaction.of(server).of_error(error) from None
@@ -139,6 +141,7 @@ class ToolBox:
         sent = Sent()
         is_repeatable = method in ("GET", "HEAD")
         async with self._answering(f"{method} {url[:200]}", is_repeatable, timeout_s, sent):
+            await self._prepare()
             return await fetch(
                 self._egress, self._connect, sent, method, url, headers=headers, body=body, max_bytes=max_bytes
             )
@@ -149,9 +152,13 @@ class ToolBox:
         if self._mcp is not None:
             await self._mcp.aclose()
 
-    def _connect(self, host: str, is_trusted: bool, keeps: int) -> GuardedTransport:
+    async def _prepare(self) -> None:
+        """Reads the certificates that servers are verified by, beside other work: it takes tenths of a second."""
         if self._ssl is None:
-            self._ssl = httpx2.create_ssl_context()
+            self._ssl = await asyncio.to_thread(httpx2.create_ssl_context)
+
+    def _connect(self, host: str, is_trusted: bool, keeps: int) -> GuardedTransport:
+        assert self._ssl is not None
         return GuardedTransport(
             self._egress, host, is_trusted=is_trusted, ssl=self._ssl, keeps=keeps, resolver=self._resolver
         )

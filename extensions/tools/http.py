@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +22,9 @@ from extensions.tools.urls import filled
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 """Carries the id of one piece of work, so that a service can tell a repetition from a second order."""
 
+IDLE_S = 60.0
+"""Connections to a host that was not asked for that long are closed."""
+
 _HAS_NO_BODY = frozenset({"GET", "DELETE"})
 
 
@@ -32,7 +38,9 @@ class HttpTools:
 
     def __init__(self, connect: Callable[[str, bool, int], GuardedTransport]) -> None:
         self._connect = connect
-        self._transports: dict[tuple[str, bool, bool], GuardedTransport] = {}
+        self._pools: dict[tuple[str, bool, bool], _Pool] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
     async def call(
         self, spec: ToolSpec, target: HttpTarget, arguments: Mapping[str, Any], *, operation_id: str, sent: Sent
@@ -50,17 +58,56 @@ class HttpTools:
         # An idle connection may turn out to be closed only after a request went down it. Where that must not be asked
         # again, none is kept.
         keeps = spec.effect in REPEATABLE
-        transport = self._transports.get((host, spec.is_trusted, keeps))
-        if transport is None:
-            transport = self._connect(host, spec.is_trusted, 8 if keeps else 0)
-            self._transports[host, spec.is_trusted, keeps] = transport
-        return to_result(await send(transport, request, sent, spec.max_output_bytes))
+        key = host, spec.is_trusted, keeps
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._pools[key] = _Pool(self._connect(host, spec.is_trusted, 8 if keeps else 0))
+            self._watch()
+        pool.num_busy += 1
+        try:
+            return to_result(await send(pool.transport, request, sent, spec.max_output_bytes))
+        finally:
+            pool.num_busy -= 1
+            pool.used_at = time.monotonic()
 
     async def aclose(self) -> None:
-        """Closes all connections."""
-        transports, self._transports = list(self._transports.values()), {}
-        for transport in transports:
-            await transport.aclose()
+        """Closes all connections. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._close(list(self._pools))
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _watch(self) -> None:
+        if self._timer is None and self._pools:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        self._close([key for key, one in self._pools.items() if not one.num_busy and now - one.used_at > IDLE_S])
+        self._watch()
+
+    def _close(self, keys: list[tuple[str, bool, bool]]) -> None:
+        for key in keys:
+            task = asyncio.ensure_future(self._pools.pop(key).transport.aclose())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Connections to one host.
+
+    Attributes:
+        transport: Keeps them.
+        num_busy: Requests on their way.
+        used_at: When the last one ended, on the monotonic clock.
+    """
+
+    transport: GuardedTransport
+    num_busy: int = 0
+    used_at: float = field(default_factory=time.monotonic)
 
 
 def _request(target: HttpTarget, arguments: Mapping[str, Any], operation_id: str) -> httpx2.Request:

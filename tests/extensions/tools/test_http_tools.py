@@ -7,8 +7,10 @@ import socket
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
+from extensions.tools import http
 from extensions.tools.box import ToolBox
 from extensions.tools.catalog import ToolResult
 from extensions.tools.errors import (
@@ -169,3 +171,18 @@ async def test_a_service_that_is_not_there_was_not_asked(box: ToolBox) -> None:
     tool = ToolSpec.from_wire({"name": "t", "kind": "http", "http": {"url": url}, "effect": "once"}, environ={})
     with pytest.raises(ToolFailed, match="cannot be reached"):
         await call(box, tool)
+
+
+async def test_connections_that_nobody_uses_are_closed(
+    service: Service, box: ToolBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "IDLE_S", 0.05)
+    tool = spec(service, "/echo", effect="pure")
+    await call(box, tool)
+    held = psutil.Process().net_connections("tcp")
+    port = int(service.url.rpartition(":")[2])
+    assert [one for one in held if one.raddr and one.raddr.port == port]
+    async with asyncio.timeout(20):
+        while [one for one in psutil.Process().net_connections("tcp") if one.raddr and one.raddr.port == port]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert (await call(box, tool)).has_json
