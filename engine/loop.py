@@ -22,6 +22,7 @@ from engine.constraints.constraint import Constraint
 from engine.constraints.masks import MaskHandover
 from engine.contexts.commands import ContextCommand, ContextInfo, ReleaseContexts
 from engine.errors import InvalidRequest
+from engine.forward.validation import validate_lanes
 from engine.kv.commands import AccountCommand, SetCeilings, SetShares
 from engine.programs.binding import BoundProgram, bind_sampler
 from engine.programs.errors import ProgramError
@@ -110,8 +111,12 @@ class EngineLoop:
             InvalidRequest: It can never be served.
             SequenceNotFound: Its context is not there.
         """
-        num_held = len(self._scheduler.contexts[request.context_id].token_ids) if request.context_id else 0
+        contexts = self._scheduler.contexts
+        num_held = len(contexts[request.context_id].token_ids) if request.context_id else 0
         validate_request(request, self.info, num_held)
+        if request.lane_ids:
+            lengths = [len(contexts[context_id].token_ids) for context_id in request.lane_ids]
+            validate_lanes(request, self.info, [num_held, *lengths])
         if request.constraint is None:
             return None
         if self._compiler is None:
@@ -140,7 +145,8 @@ class EngineLoop:
         if program is None:
             return None
         try:
-            return bind_sampler(program.source, program.parameters, self.info.vocab_size)
+            num_lanes, size = 1 + len(request.lane_ids), self.info.vocab_size
+            return bind_sampler(program.source, program.parameters, size, num_lanes=num_lanes, probes=True)
         except ProgramError as error:
             raise InvalidRequest(f"the device program is not valid: {error}", program.param) from None
 

@@ -103,6 +103,13 @@ class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
     param: str = "sampler"
 
 
+Probe = bool | int | float | list[bool | int | float]
+"""What a device program noted down under one name, in one step."""
+
+Probes = dict[str, Probe]
+"""All that it noted down in one step, by name."""
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and how to continue it.
 
@@ -119,6 +126,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         constraint: What the output of each sequence must be; a sequence ends when it can only end.
         context_id: The held context to go on from instead of a prompt: `prompt_ids` must be empty then, and `n` 1. It
             gets every token that is given out.
+        lane_ids: More held contexts: `program` reads their logits beside the first's, in the same step, and all get
+            every token that it draws.
         stepped: Pause after each draw until `Advance` says which token to take; only on a held context.
         readout: For a stepped request: what is wanted of the distribution of each proposal.
         program: Draws the tokens of each sequence, after penalties, biases, bans and the constraint; temperature and
@@ -133,6 +142,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_ids: list[int]
     sampling: SamplingParams
     context_id: str = ""
+    lane_ids: list[str] = []
     stepped: bool = False
     readout: Readout | None = None
     n: int = 1
@@ -201,6 +211,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
         num_drafted, num_accepted: Tokens guessed for these, and those of them that were right.
         kv_kib_ms: What was charged so far for the pages of this sequence, or of its held context since that was
             opened, in KiB times milliseconds.
+        probes: One entry a token if a device program drew them and notes something down.
     """
 
     request_id: str
@@ -218,6 +229,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
     kv_kib_ms: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
+    probes: list[Probes] = []
 
 
 class ErrorReport(msgspec.Struct, frozen=True, array_like=True):

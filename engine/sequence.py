@@ -20,6 +20,7 @@ from engine.constraints.constraint import Constraint
 from engine.contexts.edits import NEVER
 from engine.contexts.held import HeldContext
 from engine.drafting.lookup import PromptLookup
+from engine.forward.lockstep import LaneGroup
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import PrefixName
 from engine.kv.meter import Payer
@@ -69,6 +70,7 @@ class Sequence:
         constraint: Its place in the language that its output must belong to, after the tokens the host knows.
         program: What draws its tokens, if that is not the sampler.
         drafter: Guesses its next tokens, if its request wants that.
+        group: Who draws its tokens together with it, if anybody does.
         take_until: A token drawn at this position or later is proposed only; see `engine.scheduling.stepping`.
         proposal: The token proposed, while the sequence is paused.
         params: How it is sampled now.
@@ -106,6 +108,7 @@ class Sequence:
     constraint: Constraint | None = None
     program: ProgramSession | None = None
     drafter: PromptLookup | None = None
+    group: LaneGroup | None = None
     proposal: int | None = None
     take_until: int = field(init=False)
     params: SamplingParams = field(init=False)
@@ -119,6 +122,16 @@ class Sequence:
         self.params = self.request.sampling
         self.max_total = self.num_prompt + self.request.sampling.max_tokens
         self.num_to_compute = max(self.num_prompt, self.max_total - 1)
+
+    @property
+    def members(self) -> tuple[Sequence, ...]:
+        """Those that enter, yield and end together, itself among them."""
+        return (self,) if self.group is None else self.group.members
+
+    @property
+    def kib_ms(self) -> int:
+        """What was charged so far for the pages of all members."""
+        return sum(member.payer.kib_ms for member in self.members)
 
     @property
     def is_running(self) -> bool:

@@ -214,7 +214,8 @@ class EngineServer:
 
     def _take(self, gateway: _Gateway, request: GenerateRequest) -> None:
         """Hands a request to the loop, at once or when its constraint is compiled."""
-        if request.context_id and request.context_id not in gateway.contexts:
+        wanted = (request.context_id, *request.lane_ids) if request.context_id else ()
+        if not gateway.contexts.issuperset(wanted):
             gateway.frame.refused.append(Refusal(request.request_id, report(SequenceNotFound("no such context"))))
             return
         if request.constraint is None:

@@ -191,3 +191,4 @@ def _merge(waiting: TokenEvent, event: TokenEvent) -> None:
     waiting.kv_kib_ms = event.kv_kib_ms
     waiting.num_drafted += event.num_drafted
     waiting.num_accepted += event.num_accepted
+    waiting.probes += event.probes

@@ -12,7 +12,7 @@ from engine import errors
 from engine.client import EventStream
 from engine.reports import rebuild
 from engine.request import FinishReason as EngineFinish
-from engine.request import TokenEvent
+from engine.request import Probes, TokenEvent
 from engine.text.tokenizer import Tokenizer
 from extensions.continuation import Continuation
 from extensions.errors import GenerationClosed
@@ -28,6 +28,9 @@ class Generation:
     The engine's work ends, and its pages are free, as soon as the last continuation has ended, an error is raised,
     the reader is cancelled, or the generation is closed. Text is decoded when somebody asks for the next step; a slow
     reader slows nobody else.
+
+    Attributes:
+        probes: What a device program noted down so far, an entry for each token that the engine has drawn.
 
         async with await context.generate(options) as generation:
             async for step in generation:
@@ -50,6 +53,7 @@ class Generation:
         self._has_prompt_tokens = options.prompt_logprobs is not None
         self._closing: asyncio.Future[None] | None = None
         self._span = GenerationSpan(len(prompt_ids), options.n)
+        self.probes: list[Probes] = []
 
     @property
     def usage(self) -> Usage:
@@ -117,6 +121,8 @@ class Generation:
         self._kib_ms[event.index] = event.kv_kib_ms
         if event.finish_reason is EngineFinish.ERROR:
             raise errors.EngineError("the request failed") if event.error is None else rebuild(event.error)
+        if event.probes:
+            self.probes += event.probes
         step = self._continuations[event.index].feed(event)
         is_about_prompt = event.num_cached_tokens is not None or event.prompt_logprobs is not None
         return self._with_prompt(event, step) if is_about_prompt else step

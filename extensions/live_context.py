@@ -44,8 +44,13 @@ class LiveContext(History):
         links = self._link.fork(self.token_ids, self._edits, count)
         return [LiveContext(self._engine, self._text, self.token_ids, link=link, edits=self._edits) for link in links]
 
-    async def generate(self, options: GenerateOptions) -> Generation:
+    async def generate(self, options: GenerateOptions, *, beside: Sequence[LiveContext] = ()) -> Generation:
         """Continues the history; when the generation has ended, however it does, the history has its tokens.
+
+        Args:
+            options: How.
+            beside: More contexts of this engine, whose logits the program of `options` reads in the same steps; each
+                gets every token too.
 
         Use the result as a context manager:
 
@@ -54,15 +59,21 @@ class LiveContext(History):
                     ...
 
         Raises:
-            ValueError: The context is released, busy or empty, or `n` is not 1.
+            ValueError: A context is released, busy or empty, or `n` is not 1.
             InvalidRequest: It can never be served (`ContextTooLong` if it does not fit).
             QueueFull: Too many requests wait already.
             EngineStopped: No engine is there.
         """
-        self._check_options(options)
-        stream = await self._submit(options)
+        for context in (self, *beside):
+            context._check_options(options)
+        stream = await self._submit(options, beside=beside)
         generation = Generation(stream, tuple(self.token_ids), options, self._text.tokenizer)
-        stream.on_close = lambda: self._take_in(stream, generation.usage.num_completion_tokens)
+
+        def take_in() -> None:
+            for context in (self, *beside):
+                context._take_in(stream, generation.usage.num_completion_tokens)
+
+        stream.on_close = take_in
         return generation
 
     async def stepped(self, options: GenerateOptions, *, top: int = 64, need_mass: float = 0.0) -> SteppedGeneration:
@@ -201,9 +212,12 @@ class LiveContext(History):
         stepped: bool = False,
         readout: Readout | None = None,
         logprobs_start: int = 0,
+        beside: Sequence[LiveContext] = (),
     ) -> HeldStream:
         """Hands the work to the engine; a context that it lost is opened again, once."""
-        self._is_busy = True
+        contexts = (self, *beside)
+        for context in contexts:
+            context._is_busy = True
         request = GenerateRequest(
             request_id="",
             prompt_ids=[],
@@ -221,19 +235,25 @@ class LiveContext(History):
         )
         try:
             try:
-                stream = await self._engine.submit(self._addressed(request))
+                stream = await self._engine.submit(self._addressed(request, beside))
             except SequenceNotFound:
-                self._link.lose()
-                stream = await self._engine.submit(self._addressed(request))
+                self._forget_links(beside)
+                stream = await self._engine.submit(self._addressed(request, beside))
         except BaseException:
-            self._is_busy = False
+            for context in contexts:
+                context._is_busy = False
             raise
         return HeldStream(stream, self._link)
 
-    def _addressed(self, request: GenerateRequest) -> GenerateRequest:
-        """The request with a name of its own, on the context as the engine knows it by now."""
-        context_id = self._link.sync(self.token_ids, self._edits)
-        return msgspec.structs.replace(request, request_id=uuid.uuid4().hex, context_id=context_id)
+    def _forget_links(self, beside: Sequence[LiveContext]) -> None:
+        """The engine has lost one of the contexts; all are opened anew, and none that it still has is left behind."""
+        for context in (self, *beside):
+            context._link.release()
+
+    def _addressed(self, request: GenerateRequest, beside: Sequence[LiveContext]) -> GenerateRequest:
+        """The request with a name of its own, on the contexts as the engine knows them by now."""
+        context_id, *lane_ids = [context._link.sync(context.token_ids, context._edits) for context in (self, *beside)]
+        return msgspec.structs.replace(request, request_id=uuid.uuid4().hex, context_id=context_id, lane_ids=lane_ids)
 
     def _take_in(self, stream: HeldStream, num_tokens: int) -> None:
         """Adds what was generated, up to where the text ended; the engine may be further."""

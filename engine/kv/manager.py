@@ -185,6 +185,10 @@ class KVManager:
         """True if `reserve` would succeed, and `spare_pages` were left."""
         return self._pages_missing(table, start, stop) + spare_pages <= self.num_available
 
+    def num_missing(self, table: BlockTable, start: int, stop: int) -> int:
+        """Pages that `reserve` would take."""
+        return self._pages_missing(table, start, stop)
+
     def reserve(self, table: BlockTable, start: int, stop: int) -> list[PageCopy]:
         """Makes positions start..stop-1 writable: allocates missing pages and unshares shared ones.
 

@@ -69,19 +69,33 @@ def bind(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgra
     return BoundProgram(parsed.digest, tuple(types), graph, parameters)
 
 
-def bind_sampler(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgram:
-    """Checks a program that is to draw the tokens of one sequence; see `bind`.
+def bind_sampler(
+    source: str, values: Mapping[str, Any], vocab_size: int, *, num_lanes: int = 1, probes: bool = False
+) -> BoundProgram:
+    """Checks a program that is to draw tokens; see `bind`.
+
+    Args:
+        source: The program.
+        values: Of its parameters.
+        vocab_size: Of the model that it will run on.
+        num_lanes: Contexts whose logits it may read.
+        probes: Somebody reads what it notes down.
 
     Raises:
-        ProgramInvalid: As there; or it reads several lanes, or writes probes, which nobody could read.
+        ProgramInvalid: As there; or it reads more lanes than there are, or writes probes that nobody could read.
         ProgramMisused: As there.
     """
     bound = bind(source, values, vocab_size)
-    if bound.graph.num_lanes > 1:
-        raise ProgramInvalid("it reads several lanes; a sequence has one", 1, 1)
-    if bound.graph.probes:
-        names = ", ".join(f"probe.{name}" for name in sorted(bound.graph.probes))
+    graph = bound.graph
+    if graph.num_lanes > num_lanes:
+        there = "a sequence has one" if num_lanes == 1 else f"there are {num_lanes}"
+        raise ProgramInvalid(f"it reads several lanes, up to lanes[{graph.num_lanes - 1}]; {there}", 1, 1)
+    if graph.probes and not probes:
+        names = ", ".join(f"probe.{name}" for name in sorted(graph.probes))
         raise ProgramInvalid(f"nobody reads what a sampler notes down ({names})", 1, 1)
+    for name, node in graph.probes.items():
+        if graph.nodes[node].type.axis == VOCAB:
+            raise ProgramInvalid(f"probe.{name} has a number for every token; note down single ones, or topk's", 1, 1)
     return bound
 
 

@@ -37,12 +37,14 @@ class ProgramSession:
         bound: The program with its parameters.
         stream_key: Names the sequence's random stream, see `engine.sampling.random.stream_key`.
         num_prompt: Tokens of the prompt: what follows is counted.
+        num_lanes: Contexts that it draws one token for; history and position are the first one's.
     """
 
-    def __init__(self, bound: BoundProgram, stream_key: int, num_prompt: int) -> None:
+    def __init__(self, bound: BoundProgram, stream_key: int, num_prompt: int, num_lanes: int = 1) -> None:
         self.bound = bound
         self.stream_key = stream_key
         self.num_prompt = num_prompt
+        self.num_lanes = num_lanes
         self.states: dict[int, Mapping[str, torch.Tensor]] = {}
         self._tokens = torch.zeros(0, dtype=torch.int64)
 
@@ -81,17 +83,23 @@ class ProgramSession:
 
 @dataclass(frozen=True, slots=True)
 class ProgramLane:
-    """One sequence that draws by its program in this step.
+    """One draw of a program in this step.
 
     Attributes:
-        session: Of the sequence.
+        session: Of the sequence, or of several that draw together.
         row: Its row of the logits.
         position: Of the token to draw.
+        others: Rows of its further lanes.
     """
 
     session: ProgramSession
     row: int
     position: int
+    others: Sequence[int] = ()
+
+    def row_of(self, lane: int) -> int:
+        """Row of the logits of one of its lanes."""
+        return self.others[lane - 1] if lane else self.row
 
 
 @dataclass(slots=True)
@@ -102,11 +110,13 @@ class Drawn:
         tokens: [lanes] int64, -1 where a program returned no token of the vocabulary, or did not draw.
         places: Lanes whose token is there.
         scores: Lanes whose token is to be drawn from softmax(scores) [lanes of it, V] float32, at their positions.
+        probes: Lanes and what their programs noted down, by name: [lanes of it, any].
     """
 
     tokens: torch.Tensor
     places: list[int] = field(default_factory=list)
     scores: list[tuple[Sequence[int], torch.Tensor]] = field(default_factory=list)
+    probes: list[tuple[Sequence[int], Mapping[str, torch.Tensor]]] = field(default_factory=list)
 
 
 class ProgramRunner:
@@ -151,6 +161,8 @@ class ProgramRunner:
         result = program.run(self._values(program, logits, lanes), defer=defer)
         for at, lane in enumerate(lanes):
             lane.session.keep(lane.position, {name: value[at : at + 1] for name, value in result.state.items()})
+        if result.probes:
+            drawn.probes.append((places, result.probes))
         if result.tokens is None:
             assert result.scores is not None
             drawn.scores.append((places, result.scores))
@@ -171,16 +183,16 @@ class ProgramRunner:
 
     def _values(self, program: TorchProgram, logits: torch.Tensor, lanes: Sequence[ProgramLane]) -> BatchValues:
         sessions = [lane.session for lane in lanes]
-        inputs = sessions[0].bound.graph.inputs
+        graph = sessions[0].bound.graph
+        inputs = graph.inputs
         positions = self._integers([lane.position for lane in lanes])
-        rows = logits if _are_all(logits, lanes) else logits[self._integers([lane.row for lane in lanes])]
         streams = self._integers([session.stream_key for session in sessions])
         parameters = {
             name: self._stacked([session.bound.parameters[name] for session in sessions], DTYPES[kind.kind])
             for name, kind in sessions[0].bound.types
         }
         return BatchValues(
-            lanes=[rows],
+            lanes=[self._rows(logits, [lane.row_of(at) for lane in lanes]) for at in range(max(graph.num_lanes, 1))],
             keys=position_keys(streams, positions).contiguous().view(torch.int64).view(-1),
             steps=positions - self._integers([session.num_prompt for session in sessions]),
             history=self._histories(lanes) if inputs & _OF_HISTORY else None,
@@ -189,6 +201,10 @@ class ProgramRunner:
             parameters=parameters,
             state=self._states(program, lanes, parameters),
         )
+
+    def _rows(self, logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+        are_all = len(rows) == len(logits) and all(row == at for at, row in enumerate(rows))
+        return logits if are_all else logits[self._integers(rows)]
 
     def _histories(self, lanes: Sequence[ProgramLane]) -> torch.Tensor:
         """[R, T] int64, -1 beyond each one's own."""
@@ -228,7 +244,3 @@ class ProgramRunner:
     def _sent(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
         host = torch.from_numpy(values)
         return host if self._device.type == "cpu" else host.pin_memory().to(self._device, non_blocking=True)
-
-
-def _are_all(logits: torch.Tensor, lanes: Sequence[ProgramLane]) -> bool:
-    return len(lanes) == len(logits) and all(lane.row == at for at, lane in enumerate(lanes))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import torch
 
-from engine.programs.session import ProgramLane, ProgramRunner, ProgramSession
+from engine.programs.session import Drawn, ProgramLane, ProgramRunner, ProgramSession
+from engine.request import Probes
 from engine.sampling.params import SamplingParams
 from engine.sampling.sampler import ForcedTokens, LaneMasks, SampleLane, Sampler
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import RowAssignment
+
+_Probes = list[tuple[Sequence[int], Mapping[str, torch.Tensor]]]
 
 ROOM_TOKENS = 256
 """Output tokens that a program's history has room for at once."""
@@ -25,7 +28,7 @@ class ProgramDraws:
     Attributes:
         logits: [R, V] float32 to sample from: those of a lane may be a program's scores.
         forced: Tokens that are drawn already.
-        lanes: Those that have a program, by place.
+        lanes: Those that have a program, by place; of several that draw together the first.
     """
 
     logits: torch.Tensor
@@ -49,6 +52,8 @@ class ProgramRows:
         self._state = state
         self._runner = ProgramRunner(state.vocab_size, state.device)
         self._sessions: dict[int, ProgramSession] = {}
+        self._lanes: dict[int, int] = {}
+        self._probes: _Probes = []
 
     def __bool__(self) -> bool:
         return bool(self._sessions)
@@ -56,13 +61,15 @@ class ProgramRows:
     def release(self, row: int) -> None:
         """A sequence gave its row up."""
         self._sessions.pop(row, None)
+        self._lanes.pop(row, None)
 
     def assign(self, taken: RowAssignment) -> SamplingParams:
         """A sequence takes a row. Returns how the sampler is to draw for it."""
         if taken.program is None:
             return taken.params
-        taken.program.begin([*taken.prompt_ids, *taken.output_ids], ROOM_TOKENS, self._state.device)
-        self._sessions[taken.row] = taken.program
+        if taken.lane == 0:
+            taken.program.begin([*taken.prompt_ids, *taken.output_ids], ROOM_TOKENS, self._state.device)
+        self._sessions[taken.row], self._lanes[taken.row] = taken.program, taken.lane
         return msgspec.structs.replace(taken.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
     def draw(
@@ -79,25 +86,54 @@ class ProgramRows:
         masked = frozenset(() if masks is None else masks.lanes)
         bare: list[int] = []
         edited: list[int] = []
+        joint: dict[ProgramSession, dict[int, int]] = {}
         for place, lane in enumerate(lanes):
-            if lane.row in self._sessions:
-                is_edited = place in masked or self._state[lane.row].is_special
-                (edited if is_edited else bare).append(place)
-        forced = []
+            session = self._sessions.get(lane.row)
+            if session is None:
+                continue
+            if session.num_lanes > 1:
+                joint.setdefault(session, {})[self._lanes[lane.row]] = place
+                continue
+            is_edited = place in masked or self._state[lane.row].is_special
+            (edited if is_edited else bare).append(place)
+        forced: list[ForcedTokens | None] = []
+        probes = self._probes = []
+        if joint:  # before anybody changes the logits
+            forced.append(self._draw_joint(logits, lanes, list(joint.values()), probes))
         if bare:
-            forced.append(self._draw_bare(logits, lanes, bare))
+            forced.append(self._draw_bare(logits, lanes, bare, probes))
         if edited:
-            forced.append(self._draw_edited(sampler.process(logits, lanes, masks, edited), lanes, edited))
+            forced.append(self._draw_edited(sampler.process(logits, lanes, masks, edited), lanes, edited, probes))
         drawn = [one for one in forced if one is not None]
-        told = [(place, self._sessions[lanes[place].row], lanes[place].position) for place in (*bare, *edited)]
+        drawing = (*bare, *edited, *(places[0] for places in joint.values()))
+        told = [(place, self._sessions[lanes[place].row], lanes[place].position) for place in drawing]
         return ProgramDraws(logits, _joined(drawn), told)
 
+    def _draw_joint(
+        self,
+        logits: torch.Tensor,
+        lanes: Sequence[SampleLane],
+        groups: Sequence[Mapping[int, int]],
+        probes: _Probes,
+    ) -> ForcedTokens:
+        """Programs that read several lanes: the token of each goes to all of its lanes, what it notes to the last."""
+        drawing = []
+        for group in groups:
+            place, others = group[0], [group[lane] for lane in range(1, len(group))]
+            drawing.append(ProgramLane(self._sessions[lanes[place].row], place, lanes[place].position, others))
+        drawn = self._runner.run(logits, drawing)
+        _note(drawn, [one.row_of(one.session.num_lanes - 1) for one in drawing], probes)
+        counts = torch.tensor([len(group) for group in groups], device=self._state.device)
+        places = [one.row_of(lane) for one in drawing for lane in range(one.session.num_lanes)]
+        return ForcedTokens(self._index(places), drawn.tokens.repeat_interleave(counts, output_size=len(places)))
+
     def _draw_bare(
-        self, logits: torch.Tensor, lanes: Sequence[SampleLane], places: Sequence[int]
+        self, logits: torch.Tensor, lanes: Sequence[SampleLane], places: Sequence[int], probes: _Probes
     ) -> ForcedTokens | None:
         """Programs that read the model's own logits: the sampler draws from their scores where that can be."""
         drawing = [ProgramLane(self._sessions[lanes[at].row], at, lanes[at].position) for at in places]
         drawn = self._runner.run(logits, drawing, defer=True)
+        _note(drawn, places, probes)
         for group, scores in drawn.scores:
             rows = [places[at] for at in group]
             if len(rows) == len(logits):
@@ -109,17 +145,36 @@ class ProgramRows:
         rows = [places[at] for at in drawn.places]
         return ForcedTokens(self._index(rows), drawn.tokens[drawn.places])
 
-    def _draw_edited(self, values: torch.Tensor, lanes: Sequence[SampleLane], places: Sequence[int]) -> ForcedTokens:
+    def _draw_edited(
+        self, values: torch.Tensor, lanes: Sequence[SampleLane], places: Sequence[int], probes: _Probes
+    ) -> ForcedTokens:
         """Programs that read logits after penalties, bans and masks, which must hold for what they return too."""
         drawing = [
             ProgramLane(self._sessions[lanes[place].row], at, lanes[place].position) for at, place in enumerate(places)
         ]
-        tokens = self._runner.run(values, drawing).tokens
+        drawn = self._runner.run(values, drawing)
+        _note(drawn, places, probes)
+        tokens = drawn.tokens
         allowed = values.gather(1, tokens.clamp_min(0)[:, None]).squeeze(1) > -torch.inf
         return ForcedTokens(self._index(places), torch.where(allowed, tokens, -1))
 
+    def take_probes(self) -> dict[int, Probes]:
+        """What the programs of the newest draw noted down, by place. Waits for the device."""
+        probes, self._probes = self._probes, []
+        found: dict[int, Probes] = {}
+        for places, values in probes:
+            for name, rows in values.items():
+                for place, row in zip(places, rows.tolist(), strict=True):
+                    found.setdefault(place, {})[name] = row[0] if len(row) == 1 else row
+        return found
+
     def _index(self, places: Sequence[int]) -> torch.Tensor:
         return torch.tensor(list(places), dtype=torch.int64, device=self._state.device)
+
+
+def _note(drawn: Drawn, places: Sequence[int], probes: _Probes) -> None:
+    """Takes down what programs noted, by the places that their lanes have in the step."""
+    probes += [([places[at] for at in group], found) for group, found in drawn.probes]
 
 
 def _joined(forced: Sequence[ForcedTokens]) -> ForcedTokens | None:

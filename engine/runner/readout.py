@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine.request import Distribution, TokenLogprob
+from engine.request import Distribution, Probes, TokenLogprob
 from engine.runner.inputs import StagedStep
 from engine.runner.pooling import Sums
 from engine.runner.verifying import Wave
@@ -39,6 +39,7 @@ class StepResults(msgspec.Struct, frozen=True, eq=False, gc=False):
         pooled: Sums of the hidden states wanted.
         distributions: By place in the batch, of lanes that asked.
         further: Tokens behind guesses that were right: by depth, then by lane, with log-probabilities if one asked.
+        probes: By place in the batch, what programs noted down.
     """
 
     token_ids: list[int]
@@ -46,6 +47,7 @@ class StepResults(msgspec.Struct, frozen=True, eq=False, gc=False):
     prompts: Sequence[LogprobRows]
     pooled: Sums
     distributions: Mapping[int, Distribution]
+    probes: Mapping[int, Probes]
     further: Sequence[tuple[Sequence[int], list[int], LogprobRows | None]] = ()
 
 
@@ -54,6 +56,7 @@ def fetch(
     prompts: Sequence[Logprobs],
     pooled: Sums,
     distributions: Mapping[int, Distribution],
+    probes: Mapping[int, Probes],
     waves: Sequence[Wave] = (),
 ) -> StepResults:
     """Copies a step's outcome to the host. Waits for the device.
@@ -61,21 +64,23 @@ def fetch(
     Args:
         sampled: Tokens drawn, if any lane samples.
         prompts: Log-probabilities for each of `StagedStep.prompt_readouts`.
-        pooled, distributions: What is on the host already.
+        pooled, distributions, probes: What is on the host already.
         waves: Tokens drawn behind guesses that were right.
     """
     found = [_fetch_rows(logprobs) for logprobs in prompts]
     if sampled is None:
-        return StepResults([], None, found, pooled, distributions)
+        return StepResults([], None, found, pooled, distributions, probes)
     logprobs = _fetch_any(sampled.logprobs)
     further = [(wave.places, wave.sampled.token_ids.tolist(), _fetch_any(wave.sampled.logprobs)) for wave in waves]
-    return StepResults(sampled.token_ids.tolist(), logprobs, found, pooled, distributions, further)
+    return StepResults(sampled.token_ids.tolist(), logprobs, found, pooled, distributions, probes, further)
 
 
 def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
     """One result a lane, in order."""
     sampling = staged.readouts.sampling
-    is_plain = results.logprobs is None and not (results.prompts or results.distributions or results.further)
+    is_plain = results.logprobs is None and not (
+        results.prompts or results.distributions or results.further or results.probes
+    )
     if is_plain and len(sampling) == len(staged.batch.lanes):
         return [LaneResult(token_id) for token_id in results.token_ids]
     token_ids = dict(zip(sampling, results.token_ids, strict=True))
@@ -100,6 +105,7 @@ def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
             results.pooled.get(place),
             results.distributions.get(place),
             further.get(place, ()),
+            results.probes.get(place),
         )
         for place in range(len(staged.batch.lanes))
     ]

@@ -15,7 +15,7 @@ import torch
 from engine.constraints.masks import StepMasks
 from engine.kv.storage import KVStorage
 from engine.models.step import StepModel
-from engine.request import Distribution
+from engine.request import Distribution, Probes
 from engine.runner.device_thread import DeviceThread
 from engine.runner.inputs import InputStager, StagedStep
 from engine.runner.pooling import sum_states
@@ -82,14 +82,20 @@ class ModelRunner:
         hidden = staged.inputs.hidden
         pooled = {} if hidden is None else sum_states(staged.pooled, hidden.states)
         if not staged.sample_lanes:
-            return fetch(None, prompts, pooled, {})
+            return fetch(None, prompts, pooled, {}, {})
         rows = logits if staged.sample_rows is None else logits.index_select(0, staged.sample_rows)
         all_masks = None if staged.batch.masks is None else staged.batch.masks.take()
         masks = None if all_masks is None else _masks(staged, all_masks)
         distributions = self._describe(staged, rows, masks) if staged.batch.num_readouts else {}
         sampled = self._sample(rows, staged.sample_lanes, masks)
+        noted = self._noted(staged)  # before guesses are verified, which draws again
         waves = self._verify(staged, logits, sampled, all_masks) if staged.readouts.drafts else ()
-        return fetch(sampled, prompts, pooled, distributions, waves)
+        return fetch(sampled, prompts, pooled, distributions, noted, waves)
+
+    def _noted(self, staged: StagedStep) -> dict[int, Probes]:
+        """By place in the batch, what programs noted down."""
+        places = staged.readouts.sampling
+        return {places[at]: noted for at, noted in self._programs.take_probes().items()} if self._programs else {}
 
     def _sample(self, rows: torch.Tensor, lanes: Sequence[SampleLane], masks: LaneMasks | None) -> SampledTokens:
         if not self._programs:

@@ -6,6 +6,8 @@ held context, or a relative of that; the prefix cache.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as ListOf
+
 from engine.contexts.registry import ContextRegistry
 from engine.kv.manager import KVManager
 from engine.scheduling.batch import RowAssignment
@@ -46,16 +48,28 @@ class Admission:
             return is_ready(sequence)
         return sequence.proposal is None and self._contexts.is_ready(sequence)
 
-    def can_enter(self, sequence: Sequence) -> bool:
-        """True if there are pages for all of its tokens; idle contexts give up theirs if that helps."""
-        spare = spare_pages(len(self._roster.running), self._kv.num_pages)
+    def can_enter(self, sequence: Sequence, entered: ListOf[Sequence] = ()) -> bool:
+        """True if there are pages for all of its tokens; idle contexts give up theirs if that helps.
+
+        Args:
+            sequence: One that waits.
+            entered: Those that just entered together with it, whose pages are not all reserved yet.
+        """
+        num_others = len(self._roster.running) - len(entered)
+        spare = spare_pages(num_others, self._kv.num_pages) + sum(self._num_missing(one) for one in entered)
         while not self._fits(sequence, spare):
             if self._contexts.demote_one(keep=sequence.context):
                 continue
             # Its own pages last: they may be shared with the cache, and then take a page more than they save.
-            if self._roster.running or not self._contexts.demote_one():
+            if num_others or not self._contexts.demote_one():
                 return False
         return True
+
+    def _num_missing(self, sequence: Sequence) -> int:
+        """Pages that a running sequence needs for the tokens it has."""
+        assert sequence.table is not None
+        start, stop = sequence.num_scheduled - sequence.num_dropped, len(sequence.token_ids) - sequence.num_dropped
+        return self._kv.num_missing(sequence.table, start, stop)
 
     def enter(self, sequence: Sequence) -> RowAssignment:
         """Gives a sequence that can enter its pages and a row, and returns what the device must know of it."""
@@ -84,6 +98,7 @@ class Admission:
             tuple(sequence.output_ids),
             self._eos,
             sequence.program,
+            sequence.members.index(sequence),
         )
 
     def _fits(self, sequence: Sequence, spare: int) -> bool:

@@ -13,14 +13,17 @@ import numpy.typing as npt
 from engine.constraints.masks import MaskHandover
 from engine.kv.manager import PageCopy
 from engine.programs.session import ProgramSession
-from engine.request import Distribution, Readout, TokenLogprob
+from engine.request import Distribution, Probes, Readout, TokenLogprob
 from engine.sampling.params import SamplingParams
 from engine.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class RowAssignment:
-    """A sequence that takes a row of device state before this step; a snapshot, safe to read while the host goes on."""
+    """A sequence that takes a row of device state before this step; a snapshot, safe to read while the host goes on.
+
+    `lane` is its place among those that draw together by `program`.
+    """
 
     row: int
     params: SamplingParams
@@ -30,6 +33,7 @@ class RowAssignment:
     output_ids: ListOf[int]
     eos_token_ids: ListOf[int]
     program: ProgramSession | None = None
+    lane: int = 0
 
 
 class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth of the time of a dataclass
@@ -132,6 +136,7 @@ class LaneResult(msgspec.Struct, frozen=True, gc=False):
         pooled: Sum of the hidden states wanted, if the lane pools.
         distribution: What the token was drawn from, if asked for.
         further: Tokens drawn behind guesses that were right, with their log-probabilities if asked for; one a guess.
+        probes: What the program that drew it noted down, if it does.
     """
 
     token_id: int | None = None
@@ -140,3 +145,4 @@ class LaneResult(msgspec.Struct, frozen=True, gc=False):
     pooled: npt.NDArray[np.float64] | None = None
     distribution: Distribution | None = None
     further: ListOf[tuple[int, TokenLogprob | None]] = ()
+    probes: Probes | None = None

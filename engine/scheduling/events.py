@@ -20,7 +20,7 @@ def make_event(
         token_ids=token_ids,
         finish_reason=finish_reason,
         error=error,
-        kv_kib_ms=sequence.payer.kib_ms,
+        kv_kib_ms=sequence.kib_ms,
     )
     if not sequence.reported:
         event.num_cached_tokens = sequence.num_cached

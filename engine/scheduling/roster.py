@@ -13,6 +13,7 @@ class Roster:
     """Membership alone; pages and steps are the scheduler's business.
 
     Attributes:
+        num_rows: How many may run at once.
         waiting: In the order they may enter.
         running: In the order they entered the engine.
         accounts: Live sequences by account.
@@ -21,6 +22,7 @@ class Roster:
     """
 
     def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.accounts: Counter[str] = Counter()
@@ -39,6 +41,11 @@ class Roster:
     def has_free_row(self) -> bool:
         """True if one more may run."""
         return bool(self._free_rows)
+
+    @property
+    def num_free_rows(self) -> int:
+        """How many more may run."""
+        return len(self._free_rows)
 
     def of_request(self, request_id: str) -> list[Sequence]:
         """Its live sequences; empty if there are none."""

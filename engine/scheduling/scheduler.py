@@ -19,7 +19,8 @@ from engine.contexts.held import HeldContext
 from engine.contexts.registry import ContextRegistry
 from engine.drafting.masks import draft_masks
 from engine.drafting.planning import DraftPlanner
-from engine.errors import EngineError, ProgramFailed, QueueFull, QuotaExceeded, SequenceNotFound
+from engine.errors import EngineError, InvalidRequest, ProgramFailed, QueueFull, QuotaExceeded, SequenceNotFound
+from engine.forward.lockstep import LaneGroup, portions
 from engine.kv.block_table import BlockTable
 from engine.kv.ceilings import Ceilings
 from engine.kv.manager import KVManager, PageCopy
@@ -127,11 +128,14 @@ class Scheduler:
             QueueFull: Too many wait.
             QuotaExceeded: Its account may hold no more.
             SequenceNotFound: Its context is not there.
-            InvalidRequest: Something computes on its context already.
+            InvalidRequest: Something computes on its context already, or it has more lanes than may run.
             UnknownAdapter: Its adapter, or that of its context, is not there.
         """
-        if len(self._roster.waiting) + request.n > self._max_waiting:
+        if len(self._roster.waiting) + request.n + len(request.lane_ids) > self._max_waiting:
             raise QueueFull(len(self._roster.waiting))
+        if request.lane_ids:
+            self._add_lanes(request, program)
+            return
         assert request.request_id not in self._roster, "request ids are unique"
         params = request.sampling
         seed = self._draw_seed() if params.seed is None else params.seed
@@ -146,7 +150,8 @@ class Scheduler:
             sequence = Sequence(request, index, next(self._arrivals), seed, stop_ids, payer, token_ids, context=context)
             sequence.leader = sequences[0] if sequences else None
             sequence.adapter = adapter
-            self._drafts.begin(sequence, request)
+            if program is None or not program.graph.probes:
+                self._drafts.begin(sequence, request)
             sequence.constraint = None if constraint is None else constraint.fork()
             if program is not None:
                 sequence.program = ProgramSession(program, stream_key(seed, index), len(token_ids))
@@ -158,15 +163,47 @@ class Scheduler:
             self.shares.join(account, self._roster.accounts)
         self._roster.add(sequences)
 
+    def _add_lanes(self, request: GenerateRequest, program: BoundProgram | None) -> None:
+        """Lets the lanes of one request wait, a sequence each."""
+        assert program is not None, "lanes draw by a program"
+        num_lanes = 1 + len(request.lane_ids)
+        if num_lanes > self._roster.num_rows:
+            raise InvalidRequest(f"{num_lanes} lanes; {self._roster.num_rows} sequences run at once here", "lane_ids")
+        params = request.sampling
+        seed = self._draw_seed() if params.seed is None else params.seed
+        stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self._eos)
+        contexts = [self.contexts.claim(context_id) for context_id in (request.context_id, *request.lane_ids)]
+        adapters = [self._adapters.find(context.adapter) for context in contexts]
+        account = contexts[0].payer.account
+        if any(context.payer.account != account for context in contexts):
+            raise InvalidRequest("lanes that draw together belong to one account", "lane_ids")
+        self._check_quota(account)
+        session = ProgramSession(program, stream_key(seed, 0), len(contexts[0].token_ids), num_lanes)
+        members = []
+        for context, adapter in zip(contexts, adapters, strict=True):
+            sequence = Sequence(
+                request, 0, next(self._arrivals), seed, stop_ids, context.payer, context.token_ids, context=context
+            )
+            sequence.program, sequence.adapter = session, adapter
+            context.sequence = sequence
+            members.append(sequence)
+        group = LaneGroup(tuple(members))
+        for member in members:
+            member.group = group
+        if account not in self._roster.accounts:
+            self.shares.join(account, self._roster.accounts)
+        self._roster.add(members)
+
     def abort(self, request_id: str) -> None:
         """Ends a request without an event; its pages are free at once. Unknown ids pass."""
         for sequence in self._roster.of_request(request_id):
-            self._end(sequence, FinishReason.ABORT)
+            if not sequence.is_finished:
+                self._end(sequence, FinishReason.ABORT)
 
     def stop(self, request_id: str, index: int) -> None:
         """Ends one sequence whose caller has found its end in the text; like `abort`, but it counts as finished."""
         for sequence in self._roster.of_request(request_id):
-            if sequence.index == index:
+            if sequence.index == index and not sequence.is_finished:
                 self._end(sequence, FinishReason.STOP)
 
     def release_contexts(self, context_ids: ListOf[str]) -> list[TokenEvent]:
@@ -190,7 +227,7 @@ class Scheduler:
             self.contexts.demote_account(account)
             if is_over:
                 running = [sequence for sequence in self._roster if sequence.payer.account == account]
-                events += [self._end_with(sequence, QuotaExceeded(account)) for sequence in running]
+                events += [self._end_with(one, QuotaExceeded(account)) for one in running if not one.is_finished]
         return events
 
     def schedule(self) -> Batch:
@@ -200,11 +237,15 @@ class Scheduler:
         lanes is nothing to run.
         """
         batch = Batch()
-        prefilling = []
+        prefilling: list[Sequence] = []
         num_preempted = 0
         for sequence in tuple(self._roster.running):
             if not sequence.is_running:
                 continue  # it yielded to one before it
+            if sequence.group is not None:
+                if sequence.group.first is sequence:
+                    num_preempted += self._extend_group(batch, sequence.group, prefilling)
+                continue
             num_pending = sequence.num_pending
             if num_pending == 1:
                 num_preempted += self._extend(batch, sequence)
@@ -213,8 +254,12 @@ class Scheduler:
         if len(self._roster.accounts) > 1:
             prefilling = list(self.shares.order(prefilling))
         for sequence in prefilling:
-            if sequence.is_running:
+            if not sequence.is_running:
+                continue
+            if sequence.group is None:
                 num_preempted += self._extend(batch, sequence)
+            else:
+                num_preempted += self._extend_group(batch, sequence.group)
         if not num_preempted:
             self._admit(batch)
         if batch.lanes:
@@ -273,7 +318,10 @@ class Scheduler:
             if not sequence.is_running or lane.run != sequence.runs:
                 continue  # it ended, or gave its pages back and will compute this again
             self._commit(lane, result)
-            if lane.proposes:
+            if sequence.group is not None:
+                if lane.samples and sequence is sequence.group.last:
+                    events.append(self._accept_all(sequence.group, result))
+            elif lane.proposes:
                 events.append(self.stepping.propose(sequence, result))
             elif lane.samples:
                 events.append(self._accept(sequence, lane, result))
@@ -286,8 +334,9 @@ class Scheduler:
         events = []
         for lane in batch.lanes:
             if not lane.sequence.is_finished:
-                event = make_event(lane.sequence, [], finish_reason=FinishReason.ERROR, error=error)
-                events.append(self._end_by(event, lane.sequence, keep=False))
+                first = lane.sequence.members[0]
+                event = make_event(first, [], finish_reason=FinishReason.ERROR, error=error)
+                events.append(self._end_by(event, first, keep=False))
         return events
 
     def tables(self) -> Iterator[BlockTable]:
@@ -307,9 +356,26 @@ class Scheduler:
 
     # -- filling a step -------------------------------------------------------------------------------------------
 
-    def _extend(self, batch: Batch, sequence: Sequence) -> int:
+    def _extend_group(self, batch: Batch, group: LaneGroup, later: list[Sequence] | None = None) -> int:
+        """The same for sequences that draw together; those with a prompt to compute wait in `later`, if that is given.
+
+        Returns:
+            How many had to yield for them.
+        """
+        if later is not None and not group.is_level:
+            later.append(group.first)
+            return 0
+        num_preempted = 0
+        for member, count in portions(group, self._max_batch_tokens - batch.num_tokens, self._chunk):
+            num_preempted += self._extend(batch, member, count)
+            if not member.is_running:
+                break  # they yielded, all of them
+        return num_preempted
+
+    def _extend(self, batch: Batch, sequence: Sequence, count: int | None = None) -> int:
         """Gives a running sequence its lane, if the budget lets it; returns how many had to yield for it."""
-        count = self._chunk(sequence, self._max_batch_tokens - batch.num_tokens)
+        if count is None:
+            count = self._chunk(sequence, self._max_batch_tokens - batch.num_tokens)
         if count == 0:
             return 0
         assert sequence.table is not None
@@ -323,10 +389,9 @@ class Scheduler:
         while not self.kv.can_reserve(sequence.table, start, stop):
             if self.contexts.demote_one() or self._park_one():
                 continue
-            victim = preemption_victim(self._roster.running, self.shares.clock)
-            self._preempt(batch, victim)
+            self._preempt(batch, preemption_victim(self._roster.running, self.shares.clock))
             num_preempted += 1
-            if victim is sequence:
+            if not sequence.is_running:
                 return num_preempted
         copies = self.kv.reserve(sequence.table, start, stop)
         self._append_lane(batch, sequence, count, copies=copies, drafts=drafts)
@@ -355,31 +420,54 @@ class Scheduler:
         for sequence in waiting:
             if batch.num_tokens >= self._max_batch_tokens:
                 return
+            if sequence.group is not None and sequence.group.first is not sequence:
+                continue  # they enter with their first
             account = sequence.payer.account
-            if account in blocked or self.ceilings.has_reached(account) or not self._admission.is_ready(sequence):
+            if account in blocked or not self._may_enter(sequence):
                 continue
             if blocked and not self._floors.covers(sequence):
                 continue
-            if not self._make_room(batch, sequence, entered):
+            if not self._enter(batch, sequence, entered):
                 if not several:
                     return
                 blocked.add(account)
-                continue
-            batch.assigned_rows.append(self._admission.enter(sequence))
-            entered.add(sequence)
-            assert sequence.table is not None
-            count = self._chunk(sequence, self._max_batch_tokens - batch.num_tokens)
-            start = sequence.num_scheduled - sequence.num_dropped
-            self._append_lane(batch, sequence, count, copies=self.kv.reserve(sequence.table, start, start + count))
 
-    def _make_room(self, batch: Batch, sequence: Sequence, entered: set[Sequence]) -> bool:
-        """Finds a row and pages for one that waits: free ones, those of who pauses, those of who has too much."""
-        while not self._roster.has_free_row:
+    def _may_enter(self, sequence: Sequence) -> bool:
+        """False while it, or one that draws together with it, is at its account's ceiling or waits for another."""
+        for member in sequence.members:
+            if self.ceilings.has_reached(member.payer.account) or not self._admission.is_ready(member):
+                return False
+        return True
+
+    def _enter(self, batch: Batch, sequence: Sequence, entered: set[Sequence]) -> bool:
+        """Lets one enter that waits, and those that draw together with it; False, and nobody, where there is no room.
+
+        Rows and pages are free ones, those of who pauses, those of who has too much.
+        """
+        members = sequence.members
+        while self._roster.num_free_rows < len(members):
             if not self._park_one() and not self._take_back(batch, sequence, entered):
                 return False
-        while not self._admission.can_enter(sequence):
-            if not self._park_one() and not self._take_back(batch, sequence, entered):
-                return False
+        joined: list[Sequence] = []
+        rows = []
+        for member in members:
+            while not self._admission.can_enter(member, joined):
+                if not self._park_one() and not self._take_back(batch, member, entered.union(joined)):
+                    for one in joined:
+                        self._suspend(one)
+                    return False
+            rows.append(self._admission.enter(member))
+            joined.append(member)
+        batch.assigned_rows += rows
+        entered.update(joined)
+        budget = self._max_batch_tokens - batch.num_tokens
+        parts = [(sequence, self._chunk(sequence, budget))]
+        if sequence.group is not None:
+            parts = portions(sequence.group, budget, self._chunk)
+        for member, count in parts:
+            assert member.table is not None
+            start = member.num_scheduled - member.num_dropped
+            self._append_lane(batch, member, count, copies=self.kv.reserve(member.table, start, start + count))
         return True
 
     def _take_back(self, batch: Batch, sequence: Sequence, entered: set[Sequence]) -> bool:
@@ -460,10 +548,11 @@ class Scheduler:
 
     def _preempt(self, batch: Batch, victim: Sequence) -> None:
         """Takes a running sequence's pages; it keeps the tokens it knows, and waits to compute them again."""
-        batch.withdraw(victim)
-        self._suspend(victim)
-        if victim.context is not None:
-            self.contexts.demote(victim.context)
+        for member in victim.members:
+            batch.withdraw(member)
+            self._suspend(member)
+            if member.context is not None:
+                self.contexts.demote(member.context)
         self._totals.num_preemptions += 1
 
     def _suspend(self, sequence: Sequence) -> None:
@@ -519,6 +608,22 @@ class Scheduler:
             event.logprobs = [result.logprob, *(logprob for _, logprob in result.further if logprob is not None)]
         if lane.drafts:
             event.num_drafted, event.num_accepted = len(lane.drafts), len(result.further)
+        if result.probes is not None:
+            event.probes = [result.probes]
+        return event
+
+    def _accept_all(self, group: LaneGroup, result: LaneResult) -> TokenEvent:
+        """Appends the token that all lanes of a group drew, and ends them if it is the last."""
+        assert result.token_id is not None
+        if result.token_id < 0:
+            return self._end_with(group.first, ProgramFailed())
+        for member in group.members:
+            member.num_in_flight -= 1
+            if member is not group.first:
+                member.token_ids.append(result.token_id)
+        event = self._append(group.first, [result.token_id])
+        if result.probes is not None:
+            event.probes = [result.probes]
         return event
 
     def _append(self, sequence: Sequence, token_ids: list[int]) -> TokenEvent:
@@ -539,8 +644,9 @@ class Scheduler:
 
     def _end_with(self, sequence: Sequence, error: EngineError) -> TokenEvent:
         """Ends a sequence that cannot go on: outside of its language, for one, it must not."""
-        event = make_event(sequence, [], finish_reason=FinishReason.ERROR, error=report(error))
-        return self._end_by(event, sequence)
+        first = sequence.members[0]
+        event = make_event(first, [], finish_reason=FinishReason.ERROR, error=report(error))
+        return self._end_by(event, first)
 
     def _complete_prompt(self, sequence: Sequence) -> TokenEvent:
         """Ends a sequence that was to compute its prompt and draw nothing."""
@@ -552,14 +658,15 @@ class Scheduler:
         """Ends a sequence of which an event says so, and adds what its pages came to."""
         assert event.finish_reason is not None
         self._end(sequence, event.finish_reason, keep=keep)
-        event.kv_kib_ms = sequence.payer.kib_ms
+        event.kv_kib_ms = sequence.kib_ms
         return event
 
     def _end(self, sequence: Sequence, reason: FinishReason, *, keep: bool = True) -> None:
-        self._close(sequence, keep=keep)
-        self._roster.remove(sequence)
-        if sequence.context is not None:
-            self.contexts.leave(sequence.context)
+        for member in sequence.members:
+            self._close(member, keep=keep)
+            self._roster.remove(member)
+            if member.context is not None:
+                self.contexts.leave(member.context)
         finished = self._totals.num_finished
         finished[reason.value] = finished.get(reason.value, 0) + 1
 

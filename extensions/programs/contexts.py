@@ -64,6 +64,16 @@ class ScriptContext:
         self._number = scope.keep(self)
         scope.trace.note("context.open", context=self._number, parent=parent, tokens=history.live.length)
 
+    @property
+    def scope(self) -> RunScope:
+        """The run that it belongs to."""
+        return self._scope
+
+    @property
+    def history(self) -> History:
+        """Its history."""
+        return self._history
+
     # -- what a script may call -------------------------------------------------------------------------------------
 
     @property

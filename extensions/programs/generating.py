@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from engine.errors import ContextTooLong, EngineStopped
+from engine.request import Probe, Probes
 from engine.request import TokenLogprob as EngineLogprob
 from extensions.output import GenerateOptions, GenerationStep, TokenText
 from extensions.programs.answers import AnswerWatch, ToolCall
@@ -58,6 +59,7 @@ class Completion:
         shows_logprobs: bool,
         usage: Usage,
         exec_path: Lane,
+        probes: dict[str, list[Probe]],
         tool_calls: Sequence[ToolCall] = (),
     ) -> None:
         self.text = text
@@ -68,6 +70,7 @@ class Completion:
         self.usage = usage
         self.exec_path = exec_path
         self.tool_calls = list(tool_calls)
+        self.probes = probes
 
 
 def _shown(token: TokenText) -> TokenLogprob:
@@ -83,6 +86,12 @@ def reported(scope: RunScope, token: int, found: EngineLogprob) -> TokenLogprob:
         for other, logprob in zip(found.top_ids, found.top_logprobs, strict=True)
     ]
     return TokenLogprob(token, spelling(token).text, found.logprob, top)
+
+
+def probes_by_name(probes: Sequence[Probes], num_tokens: int) -> dict[str, list[Probe]]:
+    """What a device program noted down for the tokens that are kept: one value a token, by name."""
+    kept = probes[:num_tokens]
+    return {name: [one[name] for one in kept] for name in (kept[0] if kept else ())}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,6 +204,7 @@ async def run_generation(
         ),
         exec_path=lane,
         tool_calls=() if watch is None else watch.calls,
+        probes=probes_by_name(generation.probes, live.length - start),
     )
 
 

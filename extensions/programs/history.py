@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -132,8 +132,11 @@ class History:
             self._charge()
 
     @asynccontextmanager
-    async def answering(self) -> AsyncIterator[int]:
+    async def answering(self, *, takes_turn: bool = True) -> AsyncIterator[int]:
         """Something computes on the context: opens the answer to messages, and closes it again if that fails.
+
+        Args:
+            takes_turn: It counts as one of the run's generations, and waits while there are too many.
 
         Yields:
             How many tokens are computed first.
@@ -144,7 +147,7 @@ class History:
             replaced = await self._open_answer()
         opened = self.live.length
         try:
-            async with self._scope.generating:
+            async with self._scope.generating if takes_turn else nullcontext():
                 with self._editing():
                     num_pending = self._charge()
                 yield num_pending

@@ -19,13 +19,14 @@ from extensions.programs.http import ScriptHttp
 from extensions.programs.inbox import InboxCalls
 from extensions.programs.mail import MailCalls
 from extensions.programs.options import flag, token_ids
+from extensions.programs.pipelines import ForwardCalls
 from extensions.programs.samplers import ScriptProgram, make_program
 from extensions.programs.scope import RunScope
 from extensions.programs.tool_constraint import resolved
 from extensions.programs.tools import ToolCalls
 from extensions.programs.values import ScriptStore
 
-CAPABILITIES = ("contexts", "constraints", "steps", "distributions", "scores", "device_programs")
+CAPABILITIES = ("contexts", "constraints", "steps", "distributions", "scores", "device_programs", "forward")
 """What this server can do beyond generating, under the names that `lm.model.require` knows."""
 
 
@@ -50,7 +51,7 @@ class ScriptModel:
             raise fault("capability_missing", f"this server has no {str(capability)[:80]!r}; it has {known}")
 
 
-class ScriptLM(ChildCalls, InboxCalls, MailCalls, ToolCalls):
+class ScriptLM(ChildCalls, ForwardCalls, InboxCalls, MailCalls, ToolCalls):
     """The model and the world, for one run."""
 
     def __init__(self, scope: RunScope) -> None:

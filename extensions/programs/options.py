@@ -21,7 +21,8 @@ MAX_LOGPROBS = 20
 """Alternatives a token that a script may ask for."""
 
 _MAX_BIAS = 100.0
-_MAX_STOP_IDS = 1024
+MAX_STOP_IDS = 1024
+"""Stop tokens of one generation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +88,7 @@ def read_options(fields: Mapping[str, Any], info: EngineInfo) -> Asked:
         "logit_bias": _bias(given.get("logit_bias", {})),
         "min_tokens": _integer(given, "min_tokens", 0),
         "seed": _integer(given, "seed", 0) if "seed" in given else None,
-        "stop_token_ids": tuple(token_ids(given.get("stop_token_ids", ()), "stop_token_ids", _MAX_STOP_IDS)),
+        "stop_token_ids": tuple(token_ids(given.get("stop_token_ids", ()), "stop_token_ids", MAX_STOP_IDS)),
         "ignore_eos": not flag(given.get("template_stops", True), "template_stops"),
     }
     max_tokens = _integer(given, "max_tokens", 0) if "max_tokens" in given else None

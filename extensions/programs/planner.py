@@ -19,12 +19,14 @@ class Feature(enum.StrEnum):
     STEPS = "steps"
     DISTRIBUTION = "distribution"
     PROGRAM = "program"
+    FORWARD = "forward"
 
 
 _REASONS: dict[Feature, tuple[Lane, str]] = {
     Feature.STEPS: ("host", "the script decides each step (ctx.generation)"),
     Feature.DISTRIBUTION: ("host", "the script reads a distribution (ctx.next)"),
     Feature.PROGRAM: ("device", "a device program draws the tokens (sampler)"),
+    Feature.FORWARD: ("device", "a device program reads the lanes of a forward pass (lm.forward)"),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from engine.forward.validation import MAX_LANES
 from engine.programs.binding import bind_sampler
 from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.request import ProgramSpec
@@ -16,10 +17,12 @@ class ScriptProgram:
 
     Attributes:
         spec: What the engine computes.
+        num_lanes: Contexts that it reads.
     """
 
-    def __init__(self, spec: ProgramSpec) -> None:
+    def __init__(self, spec: ProgramSpec, num_lanes: int) -> None:
         self.spec = spec
+        self.num_lanes = num_lanes
 
 
 def make_program(source: object, parameters: Mapping[str, Any], vocab_size: int) -> ScriptProgram:
@@ -31,12 +34,13 @@ def make_program(source: object, parameters: Mapping[str, Any], vocab_size: int)
     if not isinstance(source, str):
         raise invalid("source must be text")
     try:
-        bind_sampler(source, parameters, vocab_size)
+        bound = bind_sampler(source, parameters, vocab_size, num_lanes=MAX_LANES, probes=True)
     except ProgramMisused as error:
         raise invalid(str(error)) from None
     except ProgramInvalid as error:
         raise fault("program_invalid", str(error)) from None
-    return ScriptProgram(ProgramSpec(source=source, parameters=dict(parameters)))
+    spec = ProgramSpec(source=source, parameters=dict(parameters))
+    return ScriptProgram(spec, max(bound.graph.num_lanes, 1))
 
 
 def sampler_of(sampler: object, vocab_size: int) -> ProgramSpec | None:
@@ -47,8 +51,9 @@ def sampler_of(sampler: object, vocab_size: int) -> ProgramSpec | None:
     """
     if sampler is None:
         return None
-    if isinstance(sampler, ScriptProgram):
-        return sampler.spec
-    if isinstance(sampler, str):
-        return make_program(sampler, {}, vocab_size).spec
-    raise invalid("sampler must be a Program made by lm.program, or the text of one without parameters")
+    program = make_program(sampler, {}, vocab_size) if isinstance(sampler, str) else sampler
+    if not isinstance(program, ScriptProgram):
+        raise invalid("sampler must be a Program made by lm.program, or the text of one without parameters")
+    if program.num_lanes > 1:
+        raise fault("program_invalid", f"it reads {program.num_lanes} lanes; one context has one (see lm.forward)")
+    return program.spec

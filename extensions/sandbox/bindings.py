@@ -18,11 +18,13 @@ from pydantic_monty import ClassInstance, ClassType
 from extensions.programs.children import ChildResult
 from extensions.programs.constraints import ScriptConstraint
 from extensions.programs.contexts import ContextInfo, ScriptContext, ScriptMark
+from extensions.programs.forward import ScriptForward, ScriptPass
 from extensions.programs.generating import Candidate, Completion, TokenLogprob, Usage
 from extensions.programs.given import ScriptRequest
 from extensions.programs.http import HttpResponse, ScriptHttp
 from extensions.programs.lm import ScriptLM, ScriptModel
 from extensions.programs.mail import ScriptSubscription
+from extensions.programs.pipelines import ScriptPipeline
 from extensions.programs.samplers import ScriptProgram
 from extensions.programs.stepping import Choice, ScriptDistribution, ScriptGeneration, ScriptStep
 from extensions.programs.tool_calls import ScriptToolCall
@@ -55,7 +57,20 @@ TABLE: dict[type, Exposed] = {
     ScriptLM: Exposed(
         name="LM",
         methods=frozenset(
-            {"context", "constraint", "program", "tokenize", "decode", "emit", "emit_event", "sleep", "now", "random"}
+            {
+                "context",
+                "constraint",
+                "program",
+                "forward",
+                "pipeline",
+                "tokenize",
+                "decode",
+                "emit",
+                "emit_event",
+                "sleep",
+                "now",
+                "random",
+            }
             | {"run", "receive", "publish", "subscribe", "push", "pull"}
             | {"tool", "tools", "start_tool", "tool_loop", "mcp"}
         ),
@@ -86,6 +101,11 @@ TABLE: dict[type, Exposed] = {
     ScriptMark: Exposed(name="Mark"),
     ScriptConstraint: Exposed(name="Constraint"),
     ScriptProgram: Exposed(name="Program"),
+    ScriptForward: Exposed(name="Forward", methods=frozenset({"embed_next", "epilogue", "run"})),
+    ScriptPass: Exposed(name="Pass", attributes=("token", "probes")),
+    ScriptPipeline: Exposed(
+        name="Pipeline", methods=frozenset({"run_ahead"}), live=frozenset({"finish_reason", "probes"})
+    ),
     ScriptGeneration: Exposed(name="Generation", methods=frozenset({"step", "choose", "ban", "stop"})),
     ScriptStep: Exposed(
         name="Step",
@@ -97,7 +117,17 @@ TABLE: dict[type, Exposed] = {
     ),
     Completion: Exposed(
         name="Completion",
-        attributes=("text", "tokens", "finish_reason", "mean_logprob", "logprobs", "usage", "exec_path", "tool_calls"),
+        attributes=(
+            "text",
+            "tokens",
+            "finish_reason",
+            "mean_logprob",
+            "logprobs",
+            "usage",
+            "exec_path",
+            "tool_calls",
+            "probes",
+        ),
     ),
 }
 

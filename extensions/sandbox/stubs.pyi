@@ -86,9 +86,7 @@ class Constraint:
 class Program:
     """A device program with its parameters, made by `lm.program` and used as often as wanted."""
 
-Constrain = (
-    Constraint | JsonSchemaConstraint | RegexConstraint | GrammarConstraint | ChoiceConstraint | ToolsConstraint
-)
+Constrain = Constraint | JsonSchemaConstraint | RegexConstraint | GrammarConstraint | ChoiceConstraint | ToolsConstraint
 
 class Drafter(TypedDict, total=False):
     """Guesses tokens from where the last ones stood before, in the history or in a text that the answer resembles."""
@@ -152,6 +150,8 @@ class Completion:
     """Which lane computed it."""
     tool_calls: list[WantedCall]
     """The calls in it, where there are tools that it could call; only those that are whole."""
+    probes: dict[str, list[Any]]
+    """What the device program that drew it noted down (`probe.x = ...`): one value a token, by name."""
 
 class Distribution:
     """What the model expects next."""
@@ -201,6 +201,50 @@ class Generation:
 
     async def stop(self) -> None:
         """Ends it; the step that was shown last is not taken."""
+
+class Forward:
+    """One pass over several contexts, put together call by call and run as often as wanted."""
+
+    async def embed_next(self, contexts: Sequence[Context]) -> None:
+        """Each lane is a context, in this order, and reads the token that it is about to read; up to 8 lanes."""
+
+    async def epilogue(self, program: Program) -> None:
+        """This program draws one token from `lanes[i].logits`; every lane is given it."""
+
+    async def run(self, *, seed: int | None = None) -> Pass:
+        """One pass: draws a token and adds it to all histories."""
+
+class Pass:
+    """What came of one pass."""
+
+    token: int
+    """The token that was drawn."""
+    probes: dict[str, Any]
+    """What the program noted down, by name."""
+
+class Pipeline:
+    """Passes one after the other. Separate pipelines do not wait for each other."""
+
+    finish_reason: Literal["stop", "length"] | None
+    """How the newest `run_ahead` ended: `length` if it drew as many tokens as it may."""
+    probes: dict[str, list[Any]]
+    """What its program noted down: one value a token, by name."""
+
+    async def run_ahead(
+        self,
+        fwd: Forward,
+        budget: int,
+        *,
+        stop: Literal["template"] | None = "template",
+        stop_token_ids: Sequence[int] = (),
+        seed: int | None = None,
+        emit: bool = False,
+    ) -> list[int]:
+        """Runs a pass of `embed_next` up to `budget` times without coming back to the script in between.
+
+        `stop="template"` ends with the model's own end tokens, None goes on past them. Returns the tokens, the one
+        that ended it included; all histories have them. `emit` streams their text as part of the answer.
+        """
 
 class Mark:
     """A place in a history, to come back to."""
@@ -444,9 +488,7 @@ class Http:
     cannot be reached.
     """
 
-    async def get(
-        self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 30.0
-    ) -> HttpResponse:
+    async def get(self, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 30.0) -> HttpResponse:
         """Sends a GET."""
 
     async def post(
@@ -523,6 +565,12 @@ class LM:
     async def program(self, source: str, **parameters: float | bool | Sequence[float]) -> Program:
         """Checks a device program: a few lines that draw the tokens inside the step. See docs/device_programs.md."""
 
+    def forward(self) -> Forward:
+        """An empty pass over several contexts. See docs/forward.md."""
+
+    def pipeline(self) -> Pipeline:
+        """Passes in order."""
+
     async def tokenize(self, text: str) -> list[int]:
         """Token ids of a text; special tokens written in it become themselves."""
 
@@ -547,9 +595,7 @@ class LM:
     async def tools(self) -> list[dict[str, Any]]:
         """The tools that there are: `name`, `description`, `parameters` (JSON Schema), `effect`."""
 
-    async def start_tool(
-        self, name: str, args: Mapping[str, Any] | None = None, *, key: str | None = None
-    ) -> ToolCall:
+    async def start_tool(self, name: str, args: Mapping[str, Any] | None = None, *, key: str | None = None) -> ToolCall:
         """Calls a tool beside the script, so that the model goes on meanwhile.
 
         A tool whose effect is `irreversible` begins only when its `result` is asked for. `key` is a name of the

@@ -78,6 +78,10 @@ CASES: dict[str, tuple[Body, Callable[[Body], bool]]] = {
         ),
     ),
     "best_of_n": ({"n": 3, "max_tokens": 12}, lambda one: shares_its_prompt(one, 3) and bool(text(one))),
+    "classifier_free_guidance": (
+        {"scale": 2.0, "max_tokens": 12, "temperature": 0.0},
+        lambda one: 0 < one["usage"]["completion_tokens"] <= 12 and usage(one)["contexts"] == 2 and bool(text(one)),
+    ),
     "constrained_grammar": (
         {"grammar": 'start: ("yes" | "no") " " /[a-z]{3}/'},
         lambda one: text(one)[:3] in ("yes", "no ") and len(text(one).split()[1]) == 3,
@@ -85,6 +89,14 @@ CASES: dict[str, tuple[Body, Callable[[Body], bool]]] = {
     "dry": ({"max_tokens": 12, "seed": 1}, draws),
     "entropy_temperature": ({"max_tokens": 12, "seed": 1}, draws),
     "eta_epsilon": ({"max_tokens": 12, "seed": 1}, draws),
+    "context_aware_decoding": (
+        {"text": "The Zorbine is the only river of France. It is well known for its green water.", "max_tokens": 24},
+        lambda one: usage(one)["contexts"] == 2 and "Zorbine" in text(one),
+    ),
+    "contrastive_decoding": (
+        {"max_tokens": 12, "alpha": 0.2},
+        lambda one: usage(one)["contexts"] == 2 and bool(text(one)) and one["usage"]["completion_tokens"] <= 12,
+    ),
     "graph_of_thought": ({"thoughts": 3, "max_tokens": 12}, lambda one: usage(one)["generations"] == 3 + 2 + 1),
     "gumbel_watermark": ({"max_tokens": 12, "seed": 1}, draws),
     "jacobi": (

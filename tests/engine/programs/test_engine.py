@@ -179,7 +179,7 @@ REFUSED = {
     "no program": ("x = 1\n", {}),
     "a missing parameter": ("def sample(logits, t):\n    return argmax(logits * t)\n", {}),
     "an unknown parameter": ("def sample(logits):\n    return argmax(logits)\n", {"t": 1.0}),
-    "probes": ("def sample(logits):\n    probe.x = 1\n    return argmax(logits)\n", {}),
+    "a probe of every token": ("def sample(logits):\n    probe.x = logits\n    return argmax(logits)\n", {}),
     "two lanes": ("def sample(lanes):\n    return argmax(lanes[1].logits)\n", {}),
 }
 

@@ -122,7 +122,7 @@ class Rig:
         if self.fail_next and batch.lanes:
             self.fail_next = False
             self.num_failed += 1
-            self._failed |= {lane.sequence for lane in batch.lanes}
+            self._failed |= {member for lane in batch.lanes for member in lane.sequence.members}
             self.events += self.scheduler.fail(batch, ErrorReport("EngineError", "broken"))
         else:
             results = self.device.run(batch, void=self._failed)

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Container
 from collections.abc import Sequence as ListOf
 
+from engine.forward.lockstep import LaneGroup
 from engine.request import TokenLogprob
 from engine.scheduling.batch import Batch, Lane, LaneResult
 from engine.sequence import Sequence
@@ -53,6 +54,7 @@ class SimulatedDevice:
         self._rows: dict[int, tuple[int, int, frozenset[int]]] = {}
         self._known: dict[Lane, list[int]] = {}
         self._columns: dict[Lane, list[int]] = {}
+        self._together: dict[LaneGroup, dict[Sequence, list[int]]] = {}
 
     def stage(self, batch: Batch) -> None:
         """Reads what the step needs of the host's objects, which go on changing."""
@@ -76,7 +78,15 @@ class SimulatedDevice:
         for lane in batch.lanes:
             if lane.sequence not in void:
                 self._write(lane, written)
+        self._together.clear()
         results = [LaneResult() if lane.sequence in void else self._read(lane) for lane in batch.lanes]
+        for group, seen in self._together.items():
+            assert list(seen) == list(group.members), "lanes that draw together are not all in the step"
+            first = batch.lanes[[lane.sequence for lane in batch.lanes].index(group.first)]
+            token = next_token([one for tokens in seen.values() for one in tokens], *self._rows[first.row])
+            for at, lane in enumerate(batch.lanes):
+                if lane.sequence in seen:
+                    self._last[lane.row], results[at] = token, LaneResult(token)
         for lane in batch.lanes:
             del self._known[lane], self._columns[lane]
         return results
@@ -111,6 +121,9 @@ class SimulatedDevice:
             prompt = [TokenLogprob(float(-position), [], [], 1) for position in range(start, stop)]
         if not lane.samples:
             return LaneResult(prompt_logprobs=prompt)
+        if lane.sequence.group is not None:
+            self._together.setdefault(lane.sequence.group, {})[lane.sequence] = tokens
+            return LaneResult(0)
         token = next_token(tokens, *self._rows[lane.row])
         self._last[lane.row] = token
         return LaneResult(token, None, prompt)

@@ -1,0 +1,73 @@
+"""Passes that follow each other, and `lm`'s part of the forward pass; see the stubs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from engine.request import Probe
+from extensions.programs.faults import invalid
+from extensions.programs.forward import ScriptForward
+from extensions.programs.options import MAX_STOP_IDS, flag, token_ids
+
+if TYPE_CHECKING:
+    from extensions.programs.scope import RunScope
+
+
+class ScriptPipeline:
+    """Passes one after the other; separate pipelines do not wait for each other.
+
+    Attributes:
+        finish_reason: How the newest `run_ahead` ended; None before.
+        probes: What its program noted down, one value a token, by name.
+    """
+
+    def __init__(self, scope: RunScope) -> None:
+        self._scope = scope
+        self.finish_reason: Literal["stop", "length"] | None = None
+        self.probes: dict[str, list[Probe]] = {}
+
+    async def run_ahead(
+        self,
+        fwd: ScriptForward,
+        budget: int,
+        *,
+        stop: Literal["template"] | None = "template",
+        stop_token_ids: Sequence[int] = (),
+        seed: int | None = None,
+        emit: bool = False,
+    ) -> list[int]:
+        """The same pass again and again."""
+        _check_forward(fwd)
+        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+            raise invalid("budget must be a whole number of tokens, at least 1")
+        if stop not in ("template", None):
+            raise invalid('stop must be "template" or None; single tokens go into stop_token_ids')
+        drawn = await fwd.draw(
+            max_tokens=budget,
+            seed=seed,
+            template_stops=stop == "template",
+            stop_token_ids=token_ids(stop_token_ids, "stop_token_ids", MAX_STOP_IDS),
+            emit=flag(emit, "emit"),
+        )
+        self.finish_reason, self.probes = drawn.finish_reason, dict(drawn.probes)
+        return drawn.tokens
+
+
+def _check_forward(fwd: Any) -> None:
+    if not isinstance(fwd, ScriptForward):
+        raise invalid("fwd must be what lm.forward() returned")
+
+
+class ForwardCalls:
+    """What `lm` can do with passes."""
+
+    _scope: RunScope
+
+    def forward(self) -> ScriptForward:
+        """An empty pass."""
+        return ScriptForward(self._scope)
+
+    def pipeline(self) -> ScriptPipeline:
+        """Passes in order."""
+        return ScriptPipeline(self._scope)

@@ -1,0 +1,243 @@
+"""Passes over several contexts as scripts have them, over a real engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.build import build_loop
+from engine.config import EngineConfig, KVConfig
+from engine.connection import EngineConnection
+from engine.engine import open_engine
+from engine.text.model import TextModel
+from tests.extensions.programs.stage import Stage, main_of, until
+from tests.tiny_models import write_tiny_model
+
+HEAD = """
+GUIDE = '''
+def sample(lanes, key, scale):
+    probe.sure = max(softmax(lanes[0].logits))
+    return gumbel_argmax(lanes[1].logits + scale * (lanes[0].logits - lanes[1].logits), key)
+'''
+NOTES = '''
+def sample(logits, step):
+    values, places = topk(logits, 2)
+    probe.turn = step
+    probe.two = places
+    return argmax(logits)
+'''
+"""
+
+GUIDED = """
+good = await lm.context(request.messages)
+plain = await lm.context("Continue.")
+fwd = lm.forward()
+await fwd.embed_next([good, plain])
+await fwd.epilogue(await lm.program(GUIDE, scale=%s))
+pipe = lm.pipeline()
+"""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "llama")
+
+
+@pytest.fixture
+async def engine(directory: Path) -> AsyncIterator[EngineConnection]:
+    config = EngineConfig(
+        model=str(directory), device="cpu", weights="float32", check_integrity=True, kv=KVConfig(num_pages=64)
+    )
+    async with open_engine(build_loop(config)) as engine:
+        yield engine
+        await until(lambda: engine.stats.num_used_pages == 0)
+
+
+@pytest.fixture
+async def stage(engine: EngineConnection, directory: Path) -> AsyncIterator[Stage]:
+    made = Stage(engine, TextModel.load(directory))
+    yield made
+    await made.aclose()
+
+
+def guided(lines: str, *, scale: float = 1.5) -> str:
+    """A program that has set up guidance before these lines."""
+    return HEAD + main_of(GUIDED.strip() % scale + "\n" + lines.strip())
+
+
+async def value(stage: Stage, source: str) -> Any:
+    """What a program returns."""
+    return (await stage.run(source)).result
+
+
+async def test_guided_tokens_go_to_every_history_and_come_with_what_was_noted(stage: Stage) -> None:
+    outcome = await stage.run(
+        guided(
+            """
+before = [good.length, plain.length]
+tokens = await pipe.run_ahead(fwd, 12, seed=5, stop=None)
+more = await pipe.run_ahead(fwd, 3, seed=6, stop=None)
+return [before, tokens, more, [good.length, plain.length], pipe.finish_reason, pipe.probes]
+"""
+        )
+    )
+    before, tokens, more, after, reason, probes = outcome.result
+    assert len(tokens) == 12
+    assert len(more) == 3
+    # The prompt's chat is closed by the opening of the answer; text is as it was.
+    assert after[1] == before[1] + 15
+    assert after[0] >= before[0] + 15
+    assert reason == "length"
+    assert list(probes) == ["sure"]
+    assert len(probes["sure"]) == 3
+    assert all(0.0 < one < 1.0 for one in probes["sure"])
+    assert outcome.usage.num_completion_tokens == 15
+    assert outcome.exec_path == "device"
+
+
+async def test_a_weight_of_one_draws_what_the_first_context_draws_alone(stage: Stage) -> None:
+    tokens, alone = await value(
+        stage,
+        guided(
+            """
+alone = await lm.context(request.messages)
+tokens = await pipe.run_ahead(fwd, 10, seed=5, stop=None)
+answer = await alone.generate(max_tokens=10, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, seed=5,
+                              repetition_penalty=1.0, template_stops=False)
+return [tokens, answer.tokens]
+""",
+            scale=1.0,
+        ),
+    )
+    assert tokens == alone
+
+
+async def test_single_passes_draw_the_tokens_that_run_ahead_draws(stage: Stage) -> None:
+    one_by_one, ahead, probes = await value(
+        stage,
+        guided(
+            """
+marks = [await good.mark(), await plain.mark()]
+single = []
+for _ in range(4):
+    made = await fwd.run(seed=5)
+    single.append(made.token)
+await good.rewind(marks[0])
+await plain.rewind(marks[1])
+return [single, await pipe.run_ahead(fwd, 4, seed=5, stop=None), made.probes]
+"""
+        ),
+    )
+    assert one_by_one == ahead
+    assert 0.0 < probes["sure"] < 1.0
+
+
+async def test_it_ends_with_the_models_own_end_or_a_token_of_the_scripts(stage: Stage) -> None:
+    eos = stage.engine.info.eos_token_ids[0]
+    ended, own, reason = await stage.value(
+        f"""
+        ctx = [await lm.context("a b"), await lm.context("c")]
+        fwd = lm.forward()
+        await fwd.embed_next(ctx)
+        await fwd.epilogue(
+            await lm.program("def sample(lanes, step):\\n    return where(step == 2, {eos}, 7 + step)\\n"))
+        pipe = lm.pipeline()
+        own = await pipe.run_ahead(fwd, 9, stop_token_ids=[8])
+        ended = await pipe.run_ahead(fwd, 9)
+        return [ended, own, pipe.finish_reason]
+        """
+    )
+    assert ended == [7, 8, eos]
+    assert own == [7, 8]
+    assert reason == "stop"
+
+
+async def test_text_is_streamed_as_it_comes(stage: Stage) -> None:
+    outcome = await stage.run(guided("return await pipe.run_ahead(fwd, 6, seed=5, stop=None, emit=True)"))
+    streamed = "".join(getattr(event, "text", "") for event in stage.events)
+    assert streamed
+    assert outcome.content == streamed
+
+
+async def test_what_a_sampler_notes_down_is_in_the_completion(stage: Stage) -> None:
+    tokens, probes = await value(
+        stage,
+        guided(
+            """
+ctx = await lm.context(request.messages)
+answer = await ctx.generate(max_tokens=5, sampler=await lm.program(NOTES), template_stops=False)
+return [answer.tokens, answer.probes]
+"""
+        ),
+    )
+    assert probes["turn"] == [0, 1, 2, 3, 4]
+    assert [two[0] for two in probes["two"]] == tokens
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "no lanes": ("await lm.forward().run()", "invalid_argument: the pass has no lanes"),
+    "no program": ("fwd = lm.forward()\nawait fwd.embed_next([ctx])\nawait fwd.run()", "nothing draws the token"),
+    "no contexts": ("await lm.forward().embed_next([])", "invalid_argument: contexts must be"),
+    "no list": ("await lm.forward().embed_next(ctx)", "contexts must be"),
+    "a context twice": ("await lm.forward().embed_next([ctx, ctx])", "fork it for another"),
+    "too many": ("await lm.forward().embed_next(await ctx.fork(9))", "at most 8"),
+    "no program at all": ("await lm.forward().epilogue('x')", "must be what lm.program returned"),
+    "a lane that is not there": (
+        "fwd = lm.forward()\nawait fwd.embed_next([ctx])\n"
+        "await fwd.epilogue(await lm.program('def sample(lanes):\\n    return argmax(lanes[2].logits)\\n'))\n"
+        "await fwd.run()",
+        "program_invalid: it reads lanes[2]",
+    ),
+    "lanes of one context": (
+        "await ctx.generate(sampler='def sample(lanes):\\n    return argmax(lanes[1].logits)\\n')",
+        "program_invalid: it reads 2 lanes",
+    ),
+    "more lanes than can be": (
+        "await lm.program('def sample(lanes):\\n    return argmax(lanes[8].logits)\\n')",
+        "program_invalid: line 2, column 19: lanes are numbered from 0 to 7",
+    ),
+    "a probe of every token": (
+        "await lm.program('def sample(logits):\\n    probe.x = logits\\n    return argmax(logits)\\n')",
+        "program_invalid: ",
+    ),
+    "no budget": ("await lm.pipeline().run_ahead(lm.forward(), 0)", "budget must be"),
+    "a stop string": ("await lm.pipeline().run_ahead(lm.forward(), 5, stop='x')", "stop must be"),
+    "an empty context": (
+        "fwd = lm.forward()\nawait fwd.embed_next([ctx, await lm.context()])\n"
+        "await fwd.epilogue(await lm.program('def sample(lanes):\\n    return argmax(lanes[1].logits)\\n'))\n"
+        "await fwd.run()",
+        "the context is empty",
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "text"), REFUSED.values(), ids=REFUSED.keys())
+async def test_what_cannot_be_is_refused_and_the_context_stays_as_it_was(stage: Stage, lines: str, text: str) -> None:
+    inner = "\n".join("    " + line for line in lines.split("\n"))
+    source = f"""
+async def main(request, lm):
+    ctx = await lm.context(request.messages)
+    length = ctx.length
+    try:
+{"".join("    " + line + chr(10) for line in inner.split(chr(10)))}
+    except (ValueError, TypeError) as error:
+        return [str(error), ctx.length - length]
+    return ["nothing was refused", 0]
+"""
+    program: Any = await stage.start(source, checks=False)
+    error, change = (await program.result()).result
+    assert text in error
+    assert change == 0
+
+
+async def test_the_end_of_a_run_in_the_middle_of_a_pass_frees_every_lane(
+    stage: Stage, engine: EngineConnection
+) -> None:
+    run = await stage.start(guided("await lm.emit('x')\nawait pipe.run_ahead(fwd, 400, stop=None)"))
+    async with run:
+        await anext(run)
+        await until(lambda: engine.stats.num_running > 0 or engine.stats.num_steps > 0)
+    await until(lambda: engine.stats.num_used_pages == 0 and engine.stats.num_running == 0)
