@@ -279,6 +279,7 @@ class ScriptedEngine:
         kv_kib_ms: What every sequence is said to have been charged.
         charges: What the KV of each account is said to have come to; a test may fill it.
         watchers: Who wants news of which lease.
+        on_describe: Called before a context is described.
         governed: What it was told about accounts.
         contexts: Held contexts. A request on one has its history as `prompt_ids` in `requests` and in scripts.
     """
@@ -292,6 +293,7 @@ class ScriptedEngine:
         self.num_cached_tokens = 0
         self.kv_kib_ms = 0
         self.governed: list[AccountCommand] = []
+        self.on_describe: Callable[[], None] | None = None
         self.watchers: dict[str, Callable[[LeaseRevoked], None]] = {}
         self.charges: dict[str, AccountCharge] = {}
         self.contexts = ScriptedContexts()
@@ -378,6 +380,8 @@ class ScriptedEngine:
         """See `EngineClient.describe_context`."""
         if not self.is_ready:
             raise EngineStopped("no engine is connected")
+        if self.on_describe is not None:
+            self.on_describe()
         return self.contexts.describe(context_id)
 
     async def close(self) -> None:
@@ -429,6 +433,7 @@ class RunningServer:
             self._loop.run_until_complete(batches.aclose())
         if (detached := self._app.state.services.detached) is not None:
             self._loop.run_until_complete(detached.aclose())
+        self._loop.run_until_complete(self._app.state.services.programs.doors.aclose())
         self._loop.run_until_complete(self._app.state.services.tools.aclose())
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
