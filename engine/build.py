@@ -22,6 +22,7 @@ from engine.constraints.vocabulary import VocabularyBytes
 from engine.errors import ModelLoadError
 from engine.kv.manager import KVManager
 from engine.kv.storage import KVStorage
+from engine.kv.tiers import HostStore
 from engine.loop import EngineLoop
 from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.config import ModelConfig
@@ -64,6 +65,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
     max_model_len = context_length(config, model_config)
     loaded = _load(checkpoint, config, placement)
     num_pages = pool_pages(config, model_config, placement, max_model_len)
+    page_bytes = kv_page_bytes(config, model_config, placement.kv_dtype)
     info = EngineInfo(
         epoch=uuid.uuid4().hex,
         model_path=config.model,
@@ -75,7 +77,8 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         max_model_len=max_model_len,
         page_size=config.kv.page_size,
         num_pages=num_pages,
-        page_bytes=kv_page_bytes(config, model_config, placement.kv_dtype),
+        page_bytes=page_bytes,
+        host_pages=config.kv.host_bytes // page_bytes,
         device=str(placement.device),
         step=loaded.step,
         dtype=placement.weights,
@@ -166,7 +169,12 @@ def _runner(placement: Placement, info: EngineInfo, model: StepModel) -> ModelRu
         is_small = placement.step.is_native and not info.adapters
         num_threads = 1 if is_small else placement.num_threads
     return ModelRunner(
-        model=model, storage=storage, state=state, num_threads=num_threads, team=getattr(model, "team", None)
+        model=model,
+        storage=storage,
+        state=state,
+        num_threads=num_threads,
+        team=getattr(model, "team", None),
+        host=HostStore(storage, info.host_pages) if info.host_pages else None,
     )
 
 
@@ -188,6 +196,7 @@ def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo, win
         draw_seed=_seed_source(config.seed),
         window=window,
         adapters=info.adapters,
+        host_pages=info.host_pages,
     )
 
 

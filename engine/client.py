@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
 from engine.adapters.table import unknown_adapter
@@ -10,6 +10,7 @@ from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.drafting.limits import check_drafter
 from engine.errors import ContextTooLong, InvalidRequest, UnsupportedReadout
 from engine.kv.commands import AccountCommand
+from engine.leases.lease import LeaseRevoked
 from engine.request import EngineInfo, GenerateRequest, ProgramSpec, TokenEvent
 from engine.sampling.params import MAX_LOGPROBS
 from engine.stats import AccountCharge, EngineStats
@@ -71,6 +72,7 @@ class EngineClient(Protocol):
             QuotaExceeded: Its account was charged for as much KV as it may be.
             EngineStopped: No engine is there.
             SequenceNotFound: Its context is not there.
+            LeaseLost: What was kept for its context is gone, and its holder wanted to be told so.
         """
         ...
 
@@ -87,6 +89,14 @@ class EngineClient(Protocol):
         Raises:
             EngineStopped: No engine is there.
         """
+        ...
+
+    def watch_lease(self, lease_id: str, told: Callable[[LeaseRevoked], None]) -> None:
+        """Has news of a lease's end passed on: that it was revoked, or that the engine went away."""
+        ...
+
+    def unwatch_lease(self, lease_id: str) -> None:
+        """Nobody wants news of a lease any more. Idempotent."""
         ...
 
     async def close(self) -> None:

@@ -21,6 +21,7 @@ class KVConfig:
         num_pages: Pages in the pool; None derives it from `pool_bytes`.
         pool_bytes: Bytes for the pool; None takes a share of the device's free memory.
         prefix_cache: Keep finished prompts' pages for reuse.
+        host_bytes: Bytes of host memory for leased contexts whose pages others need; 0 for none.
         dtype: Format of K and V; `auto` is bfloat16 in the native step, float32 in torch's step on a CPU, and the
             weights' format elsewhere.
     """
@@ -29,6 +30,7 @@ class KVConfig:
     num_pages: int | None = None
     pool_bytes: int | None = None
     prefix_cache: bool = True
+    host_bytes: int = 0
     dtype: FloatFormat = "auto"
 
 

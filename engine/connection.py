@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -13,6 +13,7 @@ from zmq.utils.monitor import recv_monitor_message
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineStopped
 from engine.kv.commands import AccountCommand
+from engine.leases.lease import LeaseRevoked
 from engine.messages import Command, Hello, decode_frame, encode
 from engine.request import EngineInfo, GenerateRequest
 from engine.socket_reader import SocketReader
@@ -38,6 +39,7 @@ class EngineConnection:
         self._info: EngineInfo | None = None
         self._stats = EngineStats()
         self._charges: dict[str, AccountCharge] = {}
+        self._watchers: dict[str, Callable[[LeaseRevoked], None]] = {}
         self._welcomed = asyncio.Event()
         self._readers: list[SocketReader] = []
 
@@ -94,6 +96,14 @@ class EngineConnection:
             raise EngineStopped("no engine is connected")
         return await self._streams.describe_context(context_id)
 
+    def watch_lease(self, lease_id: str, told: Callable[[LeaseRevoked], None]) -> None:
+        """See `EngineClient.watch_lease`."""
+        self._watchers[lease_id] = told
+
+    def unwatch_lease(self, lease_id: str) -> None:
+        """See `EngineClient.unwatch_lease`."""
+        self._watchers.pop(lease_id, None)
+
     async def close(self) -> None:
         """See `EngineClient.close`."""
         readers, self._readers = self._readers, []
@@ -138,7 +148,14 @@ class EngineConnection:
             self._stats = frame.stats
         if frame.charges:
             self._charges.update((charge.account, charge) for charge in frame.charges)
+        for revoked in frame.revoked:
+            self._tell_lease(revoked)
         self._streams.dispatch(frame)
+
+    def _tell_lease(self, revoked: LeaseRevoked) -> None:
+        told = self._watchers.pop(revoked.lease_id, None)
+        if told is not None:
+            told(revoked)
 
     def _broke(self, error: Exception) -> None:
         """Nothing is read any more: nobody must go on waiting for what would have come."""
@@ -150,6 +167,8 @@ class EngineConnection:
         self._stats = EngineStats()
         self._charges = {}
         self._welcomed.clear()
+        for lease_id in tuple(self._watchers):
+            self._tell_lease(LeaseRevoked("", lease_id, "engine"))
         self._streams.fail_all(message)
 
     def _send(self, command: Command) -> None:

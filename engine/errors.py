@@ -11,6 +11,7 @@
     │   ├── OutOfPages           the KV pool has no page left for this
     │   ├── QueueFull            too many requests wait already
     │   └── QuotaExceeded        the account was charged for as much KV as it may be
+    ├── LeaseLost                what was kept for a context is gone, and its holder wanted to be told so
     ├── SequenceNotFound         the handle names nothing (any more)
     ├── ModelLoadError           a model file is missing, damaged or of an unknown kind; the process cannot start
     └── EngineStopped            the engine is gone or stopping; in-flight work is lost, a retry may reach a new one
@@ -123,6 +124,18 @@ class QuotaExceeded(ResourceExhausted):
     def __init__(self, account: str) -> None:
         super().__init__("the KV quota of the account is used up")
         self.account = account
+
+
+class LeaseLost(EngineError):
+    """A context's lease was revoked, and its KV given up; its holder wanted the next computation to fail then.
+
+    Attributes:
+        reason: Why it was revoked.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the lease was revoked ({reason}), and the KV that it kept is gone")
+        self.reason = reason
 
 
 class SequenceNotFound(EngineError):

@@ -20,10 +20,11 @@ from engine.client import validate_request
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.constraint import Constraint
 from engine.constraints.masks import MaskHandover
-from engine.contexts.commands import ContextCommand, ContextInfo, ReleaseContexts
+from engine.contexts.commands import ContextCommand, ContextInfo, ReleaseContexts, RetainContext
 from engine.errors import InvalidRequest
 from engine.forward.validation import validate_lanes
 from engine.kv.commands import AccountCommand, SetCeilings, SetShares
+from engine.leases.lease import LeaseRevoked
 from engine.programs.binding import BoundProgram, bind_sampler
 from engine.programs.errors import ProgramError
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
@@ -160,6 +161,8 @@ class EngineLoop:
 
     def obey(self, command: ContextCommand) -> list[TokenEvent]:
         """Does what the owner of held contexts wants; returns what that ended."""
+        if isinstance(command, RetainContext) and self._scheduler.may_hold_no_more(command.context_id):
+            return []
         if isinstance(command, ReleaseContexts):
             return self._scheduler.release_contexts(command.context_ids)
         self._scheduler.contexts.obey(command)
@@ -176,11 +179,17 @@ class EngineLoop:
     @property
     def wants_tending(self) -> bool:
         """True if something happens by time alone, so that `tend` must be called while nothing runs too."""
-        return bool(self._scheduler.ceilings)
+        return bool(self._scheduler.ceilings) or len(self._scheduler.contexts.leases) > 0
 
     def tend(self) -> list[TokenEvent]:
         """Does what is due by time alone, and returns what that ended; to be called a few times a second."""
         return self._scheduler.tend()
+
+    def take_revoked(self) -> list[LeaseRevoked]:
+        """Leases that ended before their holders ended them, since the last call."""
+        leases = self._scheduler.contexts.leases
+        revoked, leases.revoked = leases.revoked, []
+        return revoked
 
     def describe_context(self, context_id: str) -> ContextInfo:
         """What a held context holds now."""

@@ -7,12 +7,15 @@ import msgspec
 from engine.contexts.commands import (
     AppendTokens,
     ContextInfo,
+    EndLease,
     ForkContext,
     OpenContext,
     ReleaseContexts,
+    RetainContext,
     TruncateContext,
 )
 from engine.kv.commands import SetCeilings, SetShares
+from engine.leases.lease import LeaseRevoked
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
 from engine.stats import AccountCharge, EngineStats
 
@@ -80,6 +83,8 @@ Command = (
     | ForkContext
     | TruncateContext
     | ReleaseContexts
+    | RetainContext
+    | EndLease
     | SetCeilings
     | SetShares
 )
@@ -109,6 +114,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
         stats: About once a second.
         info: In answer to `Hello`.
         contexts: In answer to `DescribeContext`.
+        revoked: Leases of this gateway's contexts that ended before their holders ended them.
         charges: About once a second: the accounts whose KV cost something since then; all of them after `Hello`.
     """
 
@@ -119,12 +125,20 @@ class Frame(msgspec.Struct, omit_defaults=True):
     info: EngineInfo | None = None
     contexts: list[ContextDescribed] = []
     charges: list[AccountCharge] = []
+    revoked: list[LeaseRevoked] = []
 
     @property
     def is_empty(self) -> bool:
         """True if it is not worth sending."""
         return not (
-            self.events or self.accepted or self.refused or self.stats or self.info or self.contexts or self.charges
+            self.events
+            or self.accepted
+            or self.refused
+            or self.stats
+            or self.info
+            or self.contexts
+            or self.charges
+            or self.revoked
         )
 
 

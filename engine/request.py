@@ -287,6 +287,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         page_size: Tokens a KV page.
         num_pages: Pages in the pool.
         page_bytes: Bytes of one page over all layers.
+        host_pages: Pages of host memory for leased contexts whose pages others need.
         incarnation: Rises with every start of an engine process: charges count from its start.
         device: `cpu`, `cuda:0`...
         step: What computes a step: `torch`, or `native` and the form of it, e.g. `native avx512`.
@@ -321,6 +322,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     load_s: float
     generates: bool = True
     adapters: tuple[AdapterInfo, ...] = ()
+    host_pages: int = 0
     incarnation: int = 0
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence as TokenList
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,9 @@ from engine.kv.meter import Payer
 from engine.programs.session import ProgramSession
 from engine.request import GenerateRequest, Pooling, TokenLogprob
 from engine.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.contexts.hosting import Plan
 
 
 class SequenceStatus(enum.Enum):
@@ -52,8 +56,8 @@ class Sequence:
         num_in_flight: Sampled tokens whose ids the host does not know yet.
         num_scheduled: Tokens handed to the device in the present run.
         num_computed: Tokens whose K and V are known to be stored.
-        copied_from, copied_to: First position of the last pages copied for it, and the end of the lane they were copied
-            for: until that lane's results are there the copies may yet fail.
+        copied_from, copied_to: First position of the last pages copied for it, from others or from host memory, and the
+            end of the lane they were copied for: until that lane's results are there the copies may yet fail.
         num_cached: Prompt tokens the first admission took from the cache; None before.
         name: What its history is called in the prefix cache; made when it first asks for admission.
         table: Its pages while it runs.
@@ -62,6 +66,7 @@ class Sequence:
         num_shared: For a context: how much that is.
         context: The held context that it computes on, if any.
         adapter: Its adapter, if any.
+        restoring: How its context is to come back from host memory when it enters.
         num_dropped: Tokens of it whose pages were freed: slots lie that much before positions.
         reported: Its first event is out.
         prompt_logprobs: Those read so far.
@@ -99,6 +104,7 @@ class Sequence:
     leader: Sequence | None = None
     num_shared: int = 0
     context: HeldContext | None = None
+    restoring: Plan | None = None
     adapter: AdapterPlace = NO_ADAPTER
     num_dropped: int = 0
     runs: int = 0

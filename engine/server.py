@@ -22,9 +22,11 @@ from engine.constraints.constraint import Constraint
 from engine.contexts.commands import (
     AppendTokens,
     ContextCommand,
+    EndLease,
     ForkContext,
     OpenContext,
     ReleaseContexts,
+    RetainContext,
     TruncateContext,
 )
 from engine.errors import EngineError, QueueFull, SequenceNotFound
@@ -190,7 +192,15 @@ class EngineServer:
             case DescribeContext(op_id, context_id):
                 info = self._loop.describe_context(context_id if context_id in gateway.contexts else "")
                 gateway.frame.contexts.append(ContextDescribed(op_id, info))
-            case OpenContext() | AppendTokens() | ForkContext() | TruncateContext() | ReleaseContexts():
+            case (
+                OpenContext()
+                | AppendTokens()
+                | ForkContext()
+                | TruncateContext()
+                | ReleaseContexts()
+                | RetainContext()
+                | EndLease()
+            ):
                 self._hold(gateway, command)
             case SetCeilings() | SetShares():
                 self._loop.govern(command)
@@ -207,6 +217,8 @@ class EngineServer:
                 gateway.contexts -= known
                 command = ReleaseContexts(list(known))
             case AppendTokens(context_id) | TruncateContext(context_id) if context_id in gateway.contexts:
+                pass
+            case RetainContext(context_id) | EndLease(context_id) if context_id in gateway.contexts:
                 pass
             case _:
                 return
@@ -277,6 +289,10 @@ class EngineServer:
             for gateway in self._gateways.values():
                 gateway.frame.stats = self._loop.stats
                 gateway.frame.charges = gateway.frame.charges or charges
+        for revoked in self._loop.take_revoked():
+            for gateway in self._gateways.values():
+                if revoked.context_id in gateway.contexts:
+                    gateway.frame.revoked.append(revoked)
         for gateway in tuple(self._gateways.values()):
             if not gateway.frame.is_empty:
                 self._send(gateway)

@@ -72,6 +72,11 @@ class ContextLink:
         self._charged_s = time.monotonic()
 
     @property
+    def is_open(self) -> bool:
+        """An engine knows it."""
+        return bool(self._epoch)
+
+    @property
     def is_charge_old(self) -> bool:
         """The engine has it, and has not said for a while what it charged."""
         return bool(self._epoch) and time.monotonic() - self._charged_s > CHARGE_AGE_S

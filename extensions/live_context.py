@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import get_args
 
 import msgspec
 
 from engine.contexts.commands import ContextInfo
 from engine.errors import SequenceNotFound
+from engine.leases.lease import OnPressure
 from engine.request import GenerateRequest, Readout, TokenLogprob
 from engine.sampling.params import SamplingParams
 from extensions.generation import Generation
 from extensions.held_stream import HeldStream
 from extensions.history import History, Mark
+from extensions.leases import MAX_TTL_S, ContextLease
 from extensions.output import GenerateOptions
 from extensions.scoring import gather_all, read_logprobs
 from extensions.stepped import Distribution, SteppedGeneration
@@ -31,6 +34,8 @@ class LiveContext(History):
     Only one thing computes on a context at a time: everything that would change it meanwhile is refused. A generation
     that fails leaves it as it was.
     """
+
+    _lease: ContextLease | None = None
 
     def fork(self, count: int = 1) -> list[LiveContext]:
         """Copies of the context: they share all that is computed, and what is not will be computed once.
@@ -194,6 +199,43 @@ class LiveContext(History):
         """Asks what its KV was charged, unless that was told a moment ago."""
         if self._link.is_charge_old:
             await self._link.describe()
+
+    async def retain(
+        self, *, ttl_s: float, max_bytes: int, value: float = 0.5, on_pressure: OnPressure = "tokens"
+    ) -> ContextLease:
+        """Wishes to keep the KV while nobody computes on the context, instead of any wish before.
+
+        Args:
+            ttl_s: How long.
+            max_bytes: Most KV that it holds for: a context that grows beyond it is kept no more.
+            value: The chance that the context is used again, 0..1.
+            on_pressure: What happens when others need the pages more: `host` moves them to host memory, `tokens` gives
+                them up; `fail` too, and lets the next computation fail with `LeaseLost`; `release` all of them.
+
+        Raises:
+            ValueError: The context is released or busy, or an argument is out of range, or it holds more already.
+            QuotaExceeded: Its account may hold no more.
+            EngineStopped: No engine is there.
+        """
+        self._check()
+        if not 0.0 < ttl_s <= MAX_TTL_S:
+            raise ValueError(f"ttl_s must be positive, and at most {MAX_TTL_S:g}")
+        if max_bytes < 1 or not 0.0 <= value <= 1.0:
+            raise ValueError("max_bytes must be positive, and value between 0 and 1")
+        if on_pressure not in get_args(OnPressure):
+            raise ValueError(f"on_pressure must be one of {', '.join(get_args(OnPressure))}")
+        if self._lease is not None:
+            self._lease.forget()
+        lease = self._lease = ContextLease(self._engine, self._link)
+        context_id = self._link.sync(self.token_ids, self._edits)
+        await lease.begin(context_id, ttl_s=ttl_s, max_bytes=max_bytes, value=value, on_pressure=on_pressure)
+        return lease
+
+    def release(self) -> None:
+        """Lets go of everything, a lease included. Idempotent."""
+        if self._lease is not None:
+            self._lease.forget()
+        super().release()
 
     async def info(self) -> ContextInfo:
         """What the engine holds of it now.

@@ -6,9 +6,11 @@ from engine.contexts.commands import (
     AppendTokens,
     ContextCommand,
     ContextInfo,
+    EndLease,
     ForkContext,
     OpenContext,
     ReleaseContexts,
+    RetainContext,
     TruncateContext,
 )
 from engine.errors import SequenceNotFound
@@ -21,11 +23,13 @@ class ScriptedContexts:
     Attributes:
         histories: Token ids by context; a test may look here for what is still held.
         num_opened: Contexts there ever were.
+        leases: Ids of leases by context.
     """
 
     def __init__(self) -> None:
         self.histories: dict[str, list[int]] = {}
         self.num_opened = 0
+        self.leases: dict[str, str] = {}
 
     def obey(self, command: ContextCommand) -> None:
         """Does as told; what names no context is ignored."""
@@ -41,9 +45,14 @@ class ScriptedContexts:
                     self._add(new_id, self.histories[context_id])
             case TruncateContext(context_id, length, _) if context_id in self.histories:
                 del self.histories[context_id][length:]
+            case RetainContext(context_id, lease_id) if context_id in self.histories:
+                self.leases[context_id] = lease_id
+            case EndLease(context_id, lease_id) if self.leases.get(context_id) == lease_id:
+                del self.leases[context_id]
             case ReleaseContexts(context_ids):
                 for context_id in context_ids:
                     self.histories.pop(context_id, None)
+                    self.leases.pop(context_id, None)
 
     def history(self, context_id: str) -> list[int]:
         """The tokens of one context, as they are kept.
@@ -61,7 +70,11 @@ class ScriptedContexts:
         computed = max(0, length - 1)
         pages = -(-computed // 16)
         return ContextInfo(
-            length=length, num_computed=computed, num_pages=pages, residency="device" if pages else "tokens"
+            length=length,
+            num_computed=computed,
+            num_pages=pages,
+            residency="device" if pages else "tokens",
+            lease_id=self.leases.get(context_id, ""),
         )
 
     def _add(self, context_id: str, token_ids: list[int]) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from engine.contexts.edits import Edit
+from engine.leases.lease import OnPressure
 
 
 class OpenContext(msgspec.Struct, frozen=True, tag="open"):
@@ -56,10 +57,37 @@ class ReleaseContexts(msgspec.Struct, frozen=True, tag="release"):
     context_ids: list[str]
 
 
-ContextCommand = OpenContext | AppendTokens | ForkContext | TruncateContext | ReleaseContexts
+class RetainContext(msgspec.Struct, frozen=True, tag="retain"):
+    """Wishes to keep a context's KV while nobody computes on it, instead of any wish before.
 
-Residency = Literal["device", "tokens"]
-"""Where the KV of a context is: on the device, or nowhere, to be computed again from its tokens."""
+    Attributes:
+        context_id: Which context.
+        lease_id: Name of the lease, unique over all owners and times.
+        ttl_ms: How long.
+        max_kib: Most KV that it holds for.
+        value: The chance that the context is used again, 0..1.
+        on_pressure: What happens to the KV when others need the pages.
+    """
+
+    context_id: str
+    lease_id: str
+    ttl_ms: int
+    max_kib: int
+    value: float
+    on_pressure: OnPressure
+
+
+class EndLease(msgspec.Struct, frozen=True, tag="end_lease"):
+    """Ends a lease; the context stays as any other."""
+
+    context_id: str
+    lease_id: str
+
+
+ContextCommand = OpenContext | AppendTokens | ForkContext | TruncateContext | ReleaseContexts | RetainContext | EndLease
+
+Residency = Literal["device", "host", "tokens"]
+"""Where the KV of a context is: on the device, in host memory, or nowhere, to be computed again from its tokens."""
 
 
 class ContextInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +100,7 @@ class ContextInfo(msgspec.Struct, frozen=True, kw_only=True):
         num_shared_pages: Those of them that others hold too, the prefix cache included.
         residency: Where its KV is.
         recomputable: Its KV can be computed again from its tokens.
+        lease_id: Of the lease that it has; empty for none.
         kv_kib_ms: What its account was charged for it since it was opened, in KiB times milliseconds.
     """
 
@@ -81,4 +110,5 @@ class ContextInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_shared_pages: int = 0
     residency: Residency = "tokens"
     recomputable: bool = True
+    lease_id: str = ""
     kv_kib_ms: int = 0

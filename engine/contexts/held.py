@@ -12,6 +12,8 @@ from engine.kv.block_table import BlockTable
 from engine.kv.meter import Payer
 
 if TYPE_CHECKING:
+    from engine.kv.tiers import HostCopy
+    from engine.leases.lease import Lease, LeaseRevoked
     from engine.sequence import Sequence
 
 
@@ -36,6 +38,13 @@ class HeldContext:
         num_dropped: Tokens in those gaps: slots lie that much before positions.
         num_plain: Leading tokens whose KV may be shared with histories without edits.
         used_at: When it was last used; counts uses of all contexts.
+        lease: The wish to keep its KV while nobody computes on it.
+        refusal: Why the next computation on it fails.
+        refuses_always: And not only the next.
+        idle_since: Meter's time since when nobody computes on it; None while somebody does, or did never.
+        host: Its KV in host memory, while it has no pages.
+        num_hosted: Tokens in that.
+        hosted_gaps: What was gone from the table when it was saved.
         deferred: What was asked for while a sequence computed on it.
     """
 
@@ -55,6 +64,13 @@ class HeldContext:
     num_plain: int = NEVER
     used_at: int = 0
     deferred: list[Callable[[], None]] = field(default_factory=list)
+    lease: Lease | None = None
+    refusal: LeaseRevoked | None = None
+    refuses_always: bool = False
+    idle_since: int | None = None
+    host: HostCopy | None = None
+    num_hosted: int = 0
+    hosted_gaps: list[Gap] = field(default_factory=list)
     adapter: str = ""
 
     def set_edits(self, edits: tuple[Edit, ...], page_size: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from engine.contexts.edits import Edit, num_dropped
 from engine.contexts.held import HeldContext
+from engine.contexts.hosting import ContextHosting
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import KVManager
 
@@ -16,10 +17,12 @@ class ContextPages:
 
     Args:
         kv: The pool.
+        hosting: Copies in host memory, which change with them.
     """
 
-    def __init__(self, kv: KVManager) -> None:
+    def __init__(self, kv: KVManager, hosting: ContextHosting) -> None:
         self._kv = kv
+        self._hosting = hosting
 
     def share(self, context: HeldContext, new: HeldContext) -> None:
         """A context with the same history gets the same pages."""
@@ -47,6 +50,7 @@ class ContextPages:
         """Cuts a history and gives it its edits; what others see by those than by the ones before is computed again."""
         del context.token_ids[length:]
         keep = min(length, context.num_computed)
+        self._hosting.cut(context, length, is_edited=edits != context.edits)
         if edits != context.edits:
             keep = min([keep, *(edit.since for edit in {*edits} ^ {*context.edits})])
             context.set_edits(edits, self._kv.page_size)

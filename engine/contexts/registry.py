@@ -13,14 +13,27 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from engine.contexts.commands import AppendTokens, ContextInfo, ForkContext, OpenContext, TruncateContext
+from engine.contexts.commands import (
+    AppendTokens,
+    ContextInfo,
+    EndLease,
+    ForkContext,
+    OpenContext,
+    Residency,
+    RetainContext,
+    TruncateContext,
+)
 from engine.contexts.held import HeldContext
+from engine.contexts.hosting import ContextHosting, Plan
 from engine.contexts.kinship import find_leader, find_source
 from engine.contexts.masks import Mask, lane_mask
 from engine.contexts.pages import ContextPages
-from engine.errors import InvalidRequest, SequenceNotFound
+from engine.errors import InvalidRequest, LeaseLost, SequenceNotFound
 from engine.kv.block_table import BlockTable
-from engine.kv.manager import KVManager
+from engine.kv.manager import KVManager, PrefixName
+from engine.kv.tiers import HostCopy, HostTier
+from engine.leases.book import LeaseBook
+from engine.leases.costs import RestoreCosts
 from engine.sequence import Sequence
 
 
@@ -29,15 +42,21 @@ class ContextRegistry:
 
     Args:
         kv: The pool their pages are from.
+        tier: Host memory for those whose pages others need.
         window: Positions that a token of the model sees back, itself included; None for all.
 
     Attributes:
         num_demoted: Contexts whose pages were needed by others, so far.
+        costs: What it takes to have KV back.
+        leases: Who wishes to keep what.
     """
 
-    def __init__(self, kv: KVManager, window: int | None = None) -> None:
+    def __init__(self, kv: KVManager, tier: HostTier, window: int | None = None) -> None:
         self._kv = kv
-        self._pages = ContextPages(kv)
+        self.costs = RestoreCosts()
+        self.leases = LeaseBook(kv.meter, self.costs)
+        self._hosting = ContextHosting(kv, tier, self.costs)
+        self._pages = ContextPages(kv, self._hosting)
         self._window = window
         self._contexts: dict[str, HeldContext] = {}
         self._uses = itertools.count(1)
@@ -63,6 +82,12 @@ class ContextRegistry:
             if context.table is not None:
                 yield context.table
 
+    def hosted(self) -> Iterator[HostCopy]:
+        """Copies in host memory, for integrity checks."""
+        for context in self._contexts.values():
+            if context.host is not None:
+                yield context.host
+
     def describe(self, context_id: str) -> ContextInfo:
         """What a context holds now; nothing if it is not there."""
         context = self._contexts.get(context_id)
@@ -74,18 +99,25 @@ class ContextRegistry:
         table, num_computed = context.table, context.num_computed
         if sequence is not None and is_running:
             table, num_computed = sequence.table, sequence.num_computed
+        residency: Residency = "device" if table is not None else "tokens"
+        num_pages = 0 if table is None else len(table.pages)
+        if table is None and context.host is not None:
+            residency, num_pages, num_computed = "host", len(context.host.pages), context.num_hosted
         return ContextInfo(
             length=len(context.token_ids),
             num_computed=num_computed,
-            num_pages=0 if table is None else len(table.pages),
+            num_pages=num_pages,
             num_shared_pages=0 if table is None else self._kv.num_shared(table),
-            residency="tokens" if table is None else "device",
+            residency=residency,
+            lease_id="" if context.lease is None else context.lease.lease_id,
             kv_kib_ms=context.payer.kib_ms,
         )
 
     # -- what owners ask for --------------------------------------------------------------------------------------
 
-    def obey(self, command: OpenContext | AppendTokens | ForkContext | TruncateContext) -> None:
+    def obey(
+        self, command: OpenContext | AppendTokens | ForkContext | TruncateContext | RetainContext | EndLease
+    ) -> None:
         """Does as told; what names no context, or one that exists already, is ignored."""
         if isinstance(command, OpenContext):
             if command.context_id not in self._contexts:
@@ -102,10 +134,17 @@ class ContextRegistry:
                 self._when_idle(context, lambda: self._fork(context, new_ids))
             case TruncateContext(length=length, edits=edits):
                 self._when_idle(context, lambda: self._pages.truncate(context, length, edits))
+            case RetainContext():
+                self.leases.retain(context, command)
+            case EndLease(lease_id=lease_id):
+                self.leases.end(context, lease_id)
+                self._unhost(context)
 
     def forget(self, context: HeldContext) -> None:
         """Ends a context that nobody computes on; its full pages stay in the prefix cache."""
         assert context.sequence is None
+        self.leases.forgotten(context)
+        self._hosting.drop(context)
         self.demote(context)
         context.family.discard(context)
         del self._contexts[context.context_id]
@@ -118,11 +157,21 @@ class ContextRegistry:
         Raises:
             SequenceNotFound: There is none of that id.
             InvalidRequest: Something computes on it already.
+            LeaseLost: What was kept for it is gone, and its holder wanted to be told so.
         """
         context = self[context_id]
         if context.sequence is not None:
             raise InvalidRequest("something computes on the context already", "context_id")
+        if context.refusal is not None:
+            reason = context.refusal.reason
+            context.refusal = context.refusal if context.refuses_always else None
+            raise LeaseLost(reason)
         return context
+
+    def begin(self, context: HeldContext, sequence: Sequence) -> None:
+        """A sequence is to compute on a context that it has claimed."""
+        context.sequence = sequence
+        self.leases.used(context)
 
     def is_ready(self, sequence: Sequence) -> bool:
         """False while the sequence should wait for a relative to compute what they have in common."""
@@ -150,6 +199,23 @@ class ContextRegistry:
         if context.num_computed > sequence.num_reusable:
             self._pages.cut(context, sequence.num_reusable)
         return context.num_computed
+
+    def plan_restore(self, sequence: Sequence, name: PrefixName) -> Plan | None:
+        """How the context of a waiting sequence would come back from host memory; None if not from there."""
+        context = sequence.context
+        assert context is not None
+        return self._hosting.plan(sequence, name)
+
+    def restore(self, sequence: Sequence, plan: Plan) -> int:
+        """Has a context come back from host memory with the next step.
+
+        Returns:
+            How many of its tokens are there whatever becomes of that step.
+        """
+        context = sequence.context
+        assert context is not None
+        self._pages.give_up(context)
+        return self._hosting.restore(sequence, plan)
 
     def free_unseen(self, sequence: Sequence) -> int:
         """Frees the pages of a running sequence that nothing it will compute from now on sees.
@@ -191,13 +257,15 @@ class ContextRegistry:
         context.table, sequence.table = sequence.table, None
         context.num_computed = sequence.num_computed
         size = self._kv.page_size
-        self._pages.cut(context, sequence.num_certain if intact else context.num_computed // size * size)
+        num_whole = context.num_computed // size * size
+        self._pages.cut(context, sequence.num_certain if intact else min(sequence.num_certain, num_whole))
         context.used_at = next(self._uses)
         sequence.num_dropped = 0
 
     def leave(self, context: HeldContext) -> None:
         """The sequence of a context has ended; what was asked for meanwhile is done."""
         context.sequence = None
+        self.leases.idle(context)
         context.used_at = next(self._uses)
         deferred, context.deferred = context.deferred, []
         for act in deferred:
@@ -212,18 +280,57 @@ class ContextRegistry:
     def demote_account(self, account: str) -> None:
         """Demotes all contexts of an account on which nobody computes."""
         for context in self._contexts.values():
-            if context.payer.account == account and context.table is not None and context.sequence is None:
+            holds = context.table is not None or context.host is not None
+            if holds and context.payer.account == account and context.sequence is None:
+                self._hosting.drop(context)
                 self.demote(context)
+                self.leases.revoke(context, "quota")
                 self.num_demoted += 1
 
+    def tend(self) -> None:
+        """Ends leases that are over by now."""
+        for context, reason in self.leases.due():
+            self.leases.revoke(context, reason)
+            self._unhost(context)
+
     def demote_one(self, keep: HeldContext | None = None) -> bool:
-        """Demotes the longest unused context, idle ones first, but not `keep`; False if none has pages."""
+        """Demotes the context that is worth least, idle ones first, but not `keep`; False if none has pages."""
         held = [context for context in self._contexts.values() if context.table is not None and context is not keep]
         if not held:
             return False
-        self.demote(min(held, key=_value))
+        self._relieve(min(held, key=self._rank))
         self.num_demoted += 1
         return True
+
+    def _relieve(self, context: HeldContext) -> None:
+        """Takes a context's pages for others, as its lease says."""
+        lease = context.lease
+        if lease is not None and context.sequence is None:
+            if lease.on_pressure == "host" and self._find_room(context):
+                self._hosting.save(context)
+            else:
+                self.leases.revoke(context, "pressure")
+        self.demote(context)
+
+    def _find_room(self, context: HeldContext) -> bool:
+        """Makes room in host memory, by giving up copies that are worth less; False if there is not enough of those."""
+        while not self._hosting.can_save(context):
+            hosted = [other for other in self._contexts.values() if other.host is not None and other.sequence is None]
+            least = min(hosted, key=self.leases.value, default=None)
+            if least is None or self.leases.value(least) >= self.leases.value(context):
+                return False
+            self._hosting.drop(least)
+            self.leases.revoke(least, "pressure")
+        return True
+
+    def _unhost(self, context: HeldContext) -> None:
+        """Host memory is for those with a lease."""
+        if context.lease is None and context.sequence is None:
+            self._hosting.drop(context)
+
+    def _rank(self, context: HeldContext) -> tuple[bool, float, int]:
+        """Rises with what is lost by demoting."""
+        return context.sequence is not None, self.leases.value(context), context.used_at
 
     # -------------------------------------------------------------------------------------------------------------
 
@@ -247,8 +354,3 @@ class ContextRegistry:
             act()
         else:
             context.deferred.append(act)
-
-
-def _value(context: HeldContext) -> tuple[bool, int]:
-    """Rises with what is lost by demoting."""
-    return context.sequence is not None, context.used_at

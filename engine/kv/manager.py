@@ -131,6 +131,10 @@ class KVManager:
         num_pages = num_reusable // self.page_size if self._caches else 0
         return PrefixName(root, len(token_ids), self._chain(root, [], token_ids, num_pages))
 
+    def num_cached(self, name: PrefixName) -> int:
+        """Leading pages of a history that the cache has."""
+        return self._cache.peek(name.keys)[0]
+
     def can_open(self, name: PrefixName, *, spare_pages: int) -> bool:
         """True if a sequence of these tokens would find pages for all of them, and `spare_pages` were left."""
         num_hit, num_idle = self._cache.peek(name.keys)

@@ -14,6 +14,7 @@ import torch
 
 from engine.constraints.masks import StepMasks
 from engine.kv.storage import KVStorage
+from engine.kv.tiers import HostStore, Transfer, split
 from engine.models.step import StepModel
 from engine.request import Distribution, Probes
 from engine.runner.device_thread import DeviceThread
@@ -40,6 +41,7 @@ class ModelRunner:
         state: Rows of device state, as many as sequences may run.
         num_threads: Threads of one operation on a CPU; None leaves torch's choice.
         team: Threads that native sampling spreads over; see `Sampler`.
+        host: K and V in host memory, if there is any.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class ModelRunner:
         state: SamplerState,
         num_threads: int | None = None,
         team: object | None = None,
+        host: HostStore | None = None,
     ) -> None:
         self._model = model
         self._storage = storage
+        self._host = host
         self._state = state
         self._sampler = Sampler(state, team=team)
         self._programs = ProgramRows(state)
@@ -71,8 +75,11 @@ class ModelRunner:
 
     def _prepare(self, staged: StagedStep) -> None:
         self._turn_over_rows(staged.batch)
+        saves, restores = split(staged.batch.transfers)
+        self._transfer(saves)
         if staged.copies:
             self._storage.copy_pages(staged.copies)
+        self._transfer(restores)
         if staged.fed is not None:
             staged.fed.fill()
 
@@ -111,6 +118,11 @@ class ModelRunner:
         drawn = zip(staged.sample_lanes, sampled.token_ids.tolist(), strict=True)
         first = dict(zip(staged.readouts.sampling, drawn, strict=True))
         return verify(logits, staged.readouts.drafts, first, masks, self._sample)
+
+    def _transfer(self, transfers: Sequence[Transfer]) -> None:
+        for transfer in transfers:
+            assert self._host is not None
+            self._host.run(transfer)
 
     def _turn_over_rows(self, batch: Batch) -> None:
         for row in batch.released_rows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence as ListOf
 
 from engine.contexts.registry import ContextRegistry
-from engine.kv.manager import KVManager
+from engine.kv.manager import KVManager, PrefixName
 from engine.scheduling.batch import RowAssignment
 from engine.scheduling.policy import is_ready, spare_pages
 from engine.scheduling.roster import Roster
@@ -73,7 +73,10 @@ class Admission:
 
     def enter(self, sequence: Sequence) -> RowAssignment:
         """Gives a sequence that can enter its pages and a row, and returns what the device must know of it."""
+        plan, sequence.restoring = sequence.restoring, None
+        num_certain = None if plan is None else self._contexts.restore(sequence, plan)
         num_held, num_cached = self._take_pages(sequence)
+        num_certain = num_held if num_certain is None else num_certain
         if sequence.num_cached is None:
             sequence.num_cached = num_cached
             if sequence.index == 0:
@@ -81,7 +84,7 @@ class Admission:
                 self._totals.num_cached_tokens += num_held
         sequence.name = None
         sequence.num_scheduled = sequence.num_computed = num_held
-        sequence.copied_to = 0
+        sequence.copied_from, sequence.copied_to = num_certain, 0 if num_certain == num_held else num_held + 1
         sequence.runs += 1
         self._roster.start(sequence)
         return self.describe(sequence)
@@ -105,20 +108,30 @@ class Admission:
         if self._shared_prompt(sequence):
             return self._kv.num_available > spare
         context = sequence.context
+        sequence.restoring = None
         if context is not None:
             num_held = self._contexts.prepare(sequence)
+            if context.host is not None:
+                sequence.restoring = self._contexts.plan_restore(sequence, self._name(sequence))
+                if sequence.restoring is not None:
+                    return self._kv.can_open(sequence.restoring.name, spare_pages=spare)
             if context.table is not None:
                 stop = len(sequence.token_ids)
                 return self._kv.can_reserve(
                     context.table, num_held - context.num_dropped, stop - context.num_dropped, spare_pages=spare
                 )
+        return self._kv.can_open(self._name(sequence), spare_pages=spare)
+
+    def _name(self, sequence: Sequence) -> PrefixName:
+        """What its history is called in the prefix cache."""
         if sequence.name is None:
+            context = sequence.context
             salt = sequence.request.salt if context is None else context.salt
             num_reusable = sequence.num_reusable if context is None else min(sequence.num_reusable, context.num_plain)
             sequence.name = self._kv.name(
                 sequence.token_ids, salt=salt, adapter=sequence.adapter.digest, num_reusable=num_reusable
             )
-        return self._kv.can_open(sequence.name, spare_pages=spare)
+        return sequence.name
 
     def _take_pages(self, sequence: Sequence) -> tuple[int, int | None]:
         """Gives a sequence that fits its table; returns the tokens that holds, and those to report as cached."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from engine.constraints.masks import MaskHandover
 from engine.kv.manager import PageCopy
+from engine.kv.tiers import Transfer
 from engine.programs.session import ProgramSession
 from engine.request import Distribution, Probes, Readout, TokenLogprob
 from engine.sampling.params import SamplingParams
@@ -88,6 +89,7 @@ class Batch:
     Attributes:
         lanes: Decoding lanes first.
         num_tokens: Of all lanes.
+        transfers: Pages copied to host memory, before all else, and from there, after copies between pages.
         released_rows: Rows of device state given up since the step before.
         assigned_rows: Rows taken.
         constrained: Lanes that draw within a language.
@@ -100,6 +102,7 @@ class Batch:
 
     lanes: list[Lane] = field(default_factory=list)
     num_tokens: int = 0
+    transfers: list[Transfer] = field(default_factory=list)
     released_rows: list[int] = field(default_factory=list)
     assigned_rows: list[RowAssignment] = field(default_factory=list)
     constrained: list[Lane] = field(default_factory=list)

@@ -16,6 +16,7 @@ from engine.adapters.table import AdapterTable
 from engine.constraints.constraint import Constraint, ConstraintBroken, TokenMask
 from engine.constraints.masks import MaskHandover, Masks
 from engine.contexts.held import HeldContext
+from engine.contexts.hosting import failed
 from engine.contexts.registry import ContextRegistry
 from engine.drafting.masks import draft_masks
 from engine.drafting.planning import DraftPlanner
@@ -24,6 +25,7 @@ from engine.forward.lockstep import LaneGroup, portions
 from engine.kv.block_table import BlockTable
 from engine.kv.ceilings import Ceilings
 from engine.kv.manager import KVManager, PageCopy
+from engine.kv.tiers import HostTier
 from engine.programs.binding import BoundProgram
 from engine.programs.session import ProgramSession
 from engine.reports import report
@@ -40,6 +42,8 @@ from engine.scheduling.stepping import Stepping
 from engine.sequence import Sequence
 from engine.stats import EngineStats
 
+PREFILL_STEP_TOKENS = 64
+"""A step of as many tokens and few lanes is taken for one that computes prompts."""
 PROMPT_READOUT_CHUNK = 256
 """Most prompt positions read out in one lane and step: each costs a row of logits over the whole vocabulary."""
 
@@ -52,6 +56,7 @@ class Scheduler:
 
     Attributes:
         ceilings: What accounts may be charged in all.
+        tier: Host memory.
         contexts: Histories held between requests.
         shares: How accounts share the device.
         stepping: Sequences that pause after a draw.
@@ -65,6 +70,7 @@ class Scheduler:
         draw_seed: Gives a seed to requests that bring none.
         window: Positions that a token of the model sees back, itself included; None for all.
         adapters: Those that requests may name.
+        host_pages: Pages of host memory for contexts whose pages others need.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class Scheduler:
         draw_seed: Callable[[], int],
         window: int | None = None,
         adapters: ListOf[AdapterInfo] = (),
+        host_pages: int = 0,
     ) -> None:
         assert max_batch_tokens >= max_num_seqs
         self.kv = kv
@@ -86,7 +93,8 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_waiting = max_waiting
         self._eos = tuple(eos_token_ids)
-        self.contexts = ContextRegistry(kv, window)
+        self.tier = HostTier(host_pages, kv.meter)
+        self.contexts = ContextRegistry(kv, self.tier, window)
         self._draw_seed = draw_seed
         self._adapters = AdapterTable(adapters)
         self._drafts = DraftPlanner(MAX_STEP_DRAFTS)
@@ -128,6 +136,7 @@ class Scheduler:
             QueueFull: Too many wait.
             QuotaExceeded: Its account may hold no more.
             SequenceNotFound: Its context is not there.
+            LeaseLost: What was kept for its context is gone, and its holder wanted to be told so.
             InvalidRequest: Something computes on its context already, or it has more lanes than may run.
             UnknownAdapter: Its adapter, or that of its context, is not there.
         """
@@ -157,7 +166,7 @@ class Scheduler:
                 sequence.program = ProgramSession(program, stream_key(seed, index), len(token_ids))
             sequences.append(sequence)
         if context is not None:
-            context.sequence = sequences[0]
+            self.contexts.begin(context, sequences[0])
         account = sequences[0].payer.account
         if account not in self._roster.accounts:
             self.shares.join(account, self._roster.accounts)
@@ -222,6 +231,7 @@ class Scheduler:
     def tend(self) -> list[TokenEvent]:
         """What time alone brings about: to be called a few times a second. Returns what it ended."""
         self.kv.meter.tick()
+        self.contexts.tend()
         events = []
         for account, is_over in self.ceilings.reached().items():
             self.contexts.demote_account(account)
@@ -265,6 +275,7 @@ class Scheduler:
         if batch.lanes:
             batch.assigned_rows += [self._admission.describe(sequence) for sequence in self.stepping.take_changed()]
             batch.released_rows = self._roster.take_released_rows()
+            batch.transfers = self.tier.take_pending()
             if batch.constrained:
                 batch.masks = MaskHandover()
         return batch
@@ -311,6 +322,7 @@ class Scheduler:
         self._totals.num_steps += 1
         if len(self._roster.accounts) > 1:
             self.shares.charge(batch.lanes, seconds)
+        self._note_costs(batch, seconds)
         self.kv.meter.tick()
         events = []
         for lane, result in zip(batch.lanes, results, strict=True):
@@ -329,8 +341,18 @@ class Scheduler:
                 events.append(self._complete_prompt(sequence))
         return events
 
+    def _note_costs(self, batch: Batch, seconds: float) -> None:
+        """Learns what computing and copying KV take, from steps that did little else."""
+        costs = self.contexts.costs
+        for transfer in batch.transfers:
+            if transfer.is_done:
+                costs.note_copy(len(transfer.host_pages) * self.kv.meter.page_kib * 1024, transfer.seconds)
+        if batch.num_tokens >= max(PREFILL_STEP_TOKENS, 4 * len(batch.lanes)) and not batch.transfers:
+            costs.note_prefill(batch.num_tokens, seconds)
+
     def fail(self, batch: Batch, error: ErrorReport) -> list[TokenEvent]:
         """Ends every sequence of a step that could not be run."""
+        failed(batch.transfers)
         events = []
         for lane in batch.lanes:
             if not lane.sequence.is_finished:
@@ -347,6 +369,14 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises AssertionError unless pages, what they are charged, and living sequences agree."""
         self.kv.check_integrity(self.tables())
+        self.tier.check_integrity(self.contexts.hosted())
+
+    def may_hold_no_more(self, context_id: str) -> bool:
+        """True if the account of a context is at its ceiling."""
+        try:
+            return self.ceilings.has_reached(self.contexts[context_id].payer.account)
+        except SequenceNotFound:
+            return False
 
     def _check_quota(self, account: str) -> None:
         if self.ceilings:

@@ -11,6 +11,7 @@ from extensions.programs.answers import AnswerWatch, forced_watch, free_watch
 from extensions.programs.faults import fault, invalid
 from extensions.programs.generating import Completion, GenerateFields, TokenLogprob, reported, run_generation
 from extensions.programs.history import History, Place
+from extensions.programs.leases import ScriptLease, retain
 from extensions.programs.options import read_logprobs, token_ids
 from extensions.programs.planner import Feature, Lane
 from extensions.programs.scope import RunScope
@@ -38,7 +39,7 @@ class ContextInfo(NamedTuple):
     pending: int
     bytes: int
     shared_bytes: int
-    residency: Literal["device", "tokens"]
+    residency: Literal["device", "host", "tokens"]
     recomputable: bool
 
 
@@ -147,6 +148,12 @@ class ScriptContext:
             residency=info.residency,
             recomputable=info.recomputable,
         )
+
+    async def retain(
+        self, *, ttl_s: float, max_bytes: int, value: float = 0.5, on_pressure: str = "tokens"
+    ) -> ScriptLease:
+        """Wishes to keep it while nobody computes on it."""
+        return await retain(self._history.live, ttl_s, max_bytes, value, on_pressure)
 
     async def release(self) -> None:
         """Frees it."""
@@ -285,11 +292,11 @@ class ScriptContext:
 
     def _watch(self, asked: GenerateFields, history: Sequence[int]) -> AnswerWatch | None:
         """What finds calls in an answer: only where there are tools that it could call."""
-        text = self._scope.text
+        tool_format = self._scope.tool_format
         if asked.asked.constraint is not None:
-            return forced_watch(text, asked.asked.tools) if asked.asked.tools else None
+            return forced_watch(tool_format, asked.asked.tools) if asked.asked.tools else None
         names = self._history.tool_names
-        return free_watch(text, names, history) if names else None
+        return free_watch(self._scope.text, tool_format, names, history) if names else None
 
     async def settle(self) -> None:
         """Learns what it was charged up to now."""

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from engine.errors import EngineStopped, InvalidRequest, OutOfPages, QuotaExceeded, ResourceExhausted, SequenceNotFound
+from engine.errors import (
+    EngineStopped,
+    InvalidRequest,
+    LeaseLost,
+    OutOfPages,
+    QuotaExceeded,
+    ResourceExhausted,
+    SequenceNotFound,
+)
 from engine.text.errors import InvalidText, TemplateError, TextTooLong
 from extensions.tools.errors import ToolError
 
@@ -30,6 +38,7 @@ CODES: dict[str, type[Exception]] = {
     "capability_missing": RuntimeError,
     "context_lost": RuntimeError,
     "quota_exceeded": RuntimeError,
+    "lease_revoked": RuntimeError,
     "child_failed": RuntimeError,
     "store_unavailable": RuntimeError,
 }
@@ -73,6 +82,8 @@ def to_fault(error: Exception) -> Exception | None:
         return fault("constraint_invalid" if is_about_form else "invalid_argument", message)
     if isinstance(error, OutOfPages):
         return fault("kv_exhausted", message)
+    if isinstance(error, LeaseLost):
+        return fault("lease_revoked", message)
     if isinstance(error, QuotaExceeded):
         return fault("quota_exceeded", message)
     if isinstance(error, ResourceExhausted):

@@ -26,7 +26,7 @@ from extensions.programs.tool_constraint import resolved
 from extensions.programs.tools import ToolCalls
 from extensions.programs.values import ScriptStore
 
-CAPABILITIES = ("contexts", "constraints", "steps", "distributions", "scores", "device_programs", "forward")
+CAPABILITIES = ("contexts", "constraints", "steps", "distributions", "scores", "device_programs", "forward", "leases")
 """What this server can do beyond generating, under the names that `lm.model.require` knows."""
 
 

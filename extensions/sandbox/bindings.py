@@ -22,6 +22,7 @@ from extensions.programs.forward import ScriptForward, ScriptPass
 from extensions.programs.generating import Candidate, Completion, TokenLogprob, Usage
 from extensions.programs.given import ScriptRequest
 from extensions.programs.http import HttpResponse, ScriptHttp
+from extensions.programs.leases import ScriptLease
 from extensions.programs.lm import ScriptLM, ScriptModel
 from extensions.programs.mail import ScriptSubscription
 from extensions.programs.pipelines import ScriptPipeline
@@ -94,10 +95,11 @@ TABLE: dict[type, Exposed] = {
         name="Context",
         methods=frozenset(
             {"append", "prefill", "fork", "mark", "rewind", "truncate", "hide", "drop", "forget"}
-            | {"info", "release", "generate", "generation", "next", "score", "choose"}
+            | {"info", "retain", "release", "generate", "generation", "next", "score", "choose"}
         ),
         live=frozenset({"length"}),
     ),
+    ScriptLease: Exposed(name="Lease", methods=frozenset({"end"}), live=frozenset({"revoked"})),
     ScriptMark: Exposed(name="Mark"),
     ScriptConstraint: Exposed(name="Constraint"),
     ScriptProgram: Exposed(name="Program"),

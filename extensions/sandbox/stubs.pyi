@@ -18,7 +18,7 @@ Errors arrive as built-ins whose text is `code: what happened`:
 - `TimeoutError`: `receive_timeout`, `tool_timeout`
 - `PermissionError`: `tool_denied`, `egress_denied`
 - `LookupError`: `extension_not_found`, `tool_not_found`
-- `RuntimeError`: `server_busy`, `capability_missing`, `context_lost`, `quota_exceeded`, `child_failed`
+- `RuntimeError`: `server_busy`, `capability_missing`, `context_lost`, `quota_exceeded`, `lease_revoked`, `child_failed`
 - `RuntimeError`: `store_unavailable`, `tool_failed`, `tool_outcome_unknown`
 
 A limit of the run itself (time, memory, tokens, calls) is not an error that a script can catch: it ends the run.
@@ -260,10 +260,19 @@ class ContextInfo(NamedTuple):
     """Of KV memory, shared pages included."""
     shared_bytes: int
     """Those of them that other contexts use too."""
-    residency: Literal["device", "tokens"]
-    """`tokens` if it must be computed anew when it is next used."""
+    residency: Literal["device", "host", "tokens"]
+    """`host` if it must be copied back when it is next used, `tokens` if it must be computed anew."""
     recomputable: bool
     """Whether it can be."""
+
+class Lease:
+    """The wish to keep a context's KV."""
+
+    revoked: str | None
+    """Why it is over although you did not end it: `pressure`, `expired`, `quota`, `budget` or `engine`."""
+
+    async def end(self) -> None:
+        """Ends it: the context stays, and gives way as any other."""
 
 class Context:
     """A token history with its KV. Handles are virtual: a script never sees a page."""
@@ -308,6 +317,22 @@ class Context:
 
     async def info(self) -> ContextInfo:
         """What it is and costs."""
+
+    async def retain(
+        self,
+        *,
+        ttl_s: float,
+        max_bytes: int,
+        value: float = 0.5,
+        on_pressure: Literal["host", "tokens", "release", "fail"] = "tokens",
+    ) -> Lease:
+        """Wishes to keep this context's KV while nothing is computed on it, for a time and within a budget.
+
+        `value` is the chance that it is used again, as you see it; the server believes it as far as earlier ones of
+        yours came true. When others need the memory more, `host` moves the KV to host memory where the server has some,
+        `tokens` gives it up, to be computed anew; `fail` does so too and lets the next computation fail with
+        `lease_revoked`; `release` lets all of them fail. KV is charged wherever it lies.
+        """
 
     async def release(self) -> None:
         """Frees it; twice is as good as once. The end of the program frees all."""

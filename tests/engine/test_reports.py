@@ -21,6 +21,7 @@ EXAMPLES = [
     OutOfPages(3, 1),
     QueueFull(12),
     errors.QuotaExceeded("tenant"),
+    errors.LeaseLost("pressure"),
     errors.SequenceNotFound("gone"),
     errors.ModelLoadError("model.safetensors: truncated"),
     EngineStopped("stopping"),

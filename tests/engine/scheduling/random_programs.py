@@ -13,15 +13,37 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from engine.contexts.commands import AppendTokens, ContextCommand, ForkContext, OpenContext, TruncateContext
+from engine.contexts.commands import (
+    AppendTokens,
+    ContextCommand,
+    EndLease,
+    ForkContext,
+    OpenContext,
+    RetainContext,
+    TruncateContext,
+)
 from engine.contexts.edits import Edit, add_edit, cut_edits
+from engine.leases.lease import OnPressure
 from engine.request import FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
 from tests.engine.scheduling.rig import EOS, SIZE, Rig, expected_tokens, make_request
 from tests.engine.scheduling.simulated_device import VOCAB, next_token
 
 KINDS = (
-    *("opened", "appended", "forked", "truncated", "released", "generated", "plain", "aborted", "stopped"),
+    *(
+        "opened",
+        "appended",
+        "forked",
+        "truncated",
+        "released",
+        "generated",
+        "plain",
+        "aborted",
+        "stopped",
+        "retained",
+        "pages saved",
+        "pages restored",
+    ),
     *("hidden", "dropped", "proposals", "taken", "chosen", "banned"),
     *("deferred", "failed steps", "preemptions", "demoted", "copied pages", "tokens shared", "steps"),
 )
@@ -71,6 +93,7 @@ class RandomProgram:
             max_batch_tokens=rng.choice([9, 16, 64]),
             overlap=rng.random() < 0.7,
             prefix_cache=rng.random() < 0.7,
+            host_pages=rng.choice([0, 8, 40]),
         )
         self._owners: dict[str, _Owner] = {}
         self._plain: dict[str, GenerateRequest] = {}
@@ -91,8 +114,9 @@ class RandomProgram:
             self._leave,
             self._join,
             self._edit,
+            self._retain,
         ]
-        weights = [3, 4, 2, 2, 1, 1, 1, self._rng.choice([0, 2])]
+        weights = [3, 4, 2, 2, 1, 1, 1, self._rng.choice([0, 2]), self._rng.choice([0, 3])]
         for _ in range(num_steps):
             for act in self._rng.choices(acts, weights, k=self._rng.randrange(3)):
                 act()
@@ -245,6 +269,18 @@ class RandomProgram:
         self._tell(TruncateContext(name, length, owner.edits))
         self.tally["dropped" if drops else "hidden"] += 1
 
+    def _retain(self) -> None:
+        name = self._pick(busy=self._rng.random() < 0.3)
+        if name is None:
+            return
+        if self._rng.random() < 0.2:
+            self._tell(EndLease(name, name))
+            return
+        on_pressure: OnPressure = self._rng.choice(["host", "host", "tokens"])
+        max_kib, value = self._rng.choice([20, 1000]), self._rng.random()
+        self._tell(RetainContext(name, name, self._rng.choice([5, 500]), max_kib, value, on_pressure))
+        self.tally["retained"] += 1
+
     def _release(self) -> None:
         name = self._pick(busy=self._rng.random() < 0.3)
         if name is None:
@@ -320,6 +356,8 @@ class RandomProgram:
         self.tally["demoted"] += self._rig.scheduler.contexts.num_demoted
         self.tally["failed steps"] += self._rig.num_failed
         self.tally["copied pages"] += sum(len(lane.copies) for lane in lanes)
+        self.tally["pages saved"] += self._rig.scheduler.tier.num_saved
+        self.tally["pages restored"] += self._rig.scheduler.tier.num_restored
         self.tally["tokens shared"] += stats.num_cached_tokens
         self.tally["steps"] += len(self._rig.batches)
 

@@ -39,6 +39,7 @@ class Rig:
         overlap: bool = True,
         prefix_cache: bool = True,
         seconds_per_token: float = 1e-3,
+        host_pages: int = 0,
     ) -> None:
         self.now = 0
         self.held: Counter[str] = Counter()
@@ -60,8 +61,9 @@ class Rig:
             max_waiting=max_waiting,
             eos_token_ids=(EOS,),
             draw_seed=lambda: 1,
+            host_pages=host_pages,
         )
-        self.device = SimulatedDevice(num_pages, SIZE, max_num_seqs)
+        self.device = SimulatedDevice(num_pages, SIZE, max_num_seqs, host_pages)
         self.overlap = overlap
         self.in_flight: deque[Batch] = deque()
         self.events: list[TokenEvent] = []
@@ -75,6 +77,8 @@ class Rig:
         pages: dict[str, set[int]] = {}
         for table in self.scheduler.tables():
             pages.setdefault(group_of(table.payer.account), set()).update(table.pages)
+        for copy in self.scheduler.contexts.hosted():
+            self.held[group_of(copy.payer.account)] += len(copy.pages) * ms
         self.held.update({group: len(held) * ms for group, held in pages.items()})
         self.held["cached"] += self.kv.usage.num_cached * ms
         self.now += ms
@@ -92,6 +96,7 @@ class Rig:
 
     def step(self) -> Batch:
         self.pass_time(self._time.choice([0, 1, 7]))
+        self.events += self.scheduler.tend()
         batch = self.scheduler.schedule()
         self.batches.append(batch)
         self.device.stage(batch)

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Container
 from collections.abc import Sequence as ListOf
 
+from engine.kv.tiers import Transfer, split
 from engine.forward.lockstep import LaneGroup
 from engine.request import TokenLogprob
 from engine.scheduling.batch import Batch, Lane, LaneResult
@@ -47,7 +48,8 @@ def _columns(lane: Lane) -> list[int]:
 class SimulatedDevice:
     """Slots of token ids instead of K and V."""
 
-    def __init__(self, num_pages: int, page_size: int, num_rows: int) -> None:
+    def __init__(self, num_pages: int, page_size: int, num_rows: int, host_pages: int = 0) -> None:
+        self._host: list[list[int | None]] = [[]] * host_pages
         self._size = page_size
         self._slots: list[int | None] = [None] * (num_pages * page_size)
         self._last: list[int | None] = [None] * num_rows
@@ -68,12 +70,17 @@ class SimulatedDevice:
         for taken in batch.assigned_rows:
             banned = frozenset(word[0] for word in taken.params.bad_words)
             self._rows[taken.row] = (taken.seed, taken.stream, banned)
+        saves, restores = split(batch.transfers)
+        for transfer in saves:
+            self._transfer(transfer)
         destinations = [destination for _, destination in batch.copies]
         assert len(set(destinations)) == len(destinations)
         for source, destination in batch.copies:
             self._page(destination)[:] = self._page(source)
             for offset, token in enumerate(self._page(source)):
                 self._slots[destination * self._size + offset] = token
+        for transfer in restores:
+            self._transfer(transfer)
         written: set[int] = set()
         for lane in batch.lanes:
             if lane.sequence not in void:
@@ -90,6 +97,15 @@ class SimulatedDevice:
         for lane in batch.lanes:
             del self._known[lane], self._columns[lane]
         return results
+
+    def _transfer(self, transfer: Transfer) -> None:
+        for device, host in zip(transfer.device_pages, transfer.host_pages, strict=True):
+            if transfer.saved is None:
+                self._host[host] = self._page(device)
+            else:
+                assert transfer.saved.is_done, "pages are restored that were never saved"
+                self._slots[device * self._size : (device + 1) * self._size] = self._host[host]
+        transfer.is_done = True
 
     def _page(self, page: int) -> list[int | None]:
         return self._slots[page * self._size : (page + 1) * self._size]
