@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from docs import dashboard
+from docs import agents_chart, dashboard
 from docs.pages import ROOT, pages
 from docs.tables_cli import cli_reference, exit_code_table
 from docs.tables_clients import clients_table
@@ -60,10 +60,11 @@ def generated_parts(text: str) -> Iterable[str]:
 
 
 def main(paths: Sequence[Path]) -> int:
-    """Rewrites pages and the dashboard in place and says which changed."""
-    for path in [*paths, dashboard.PATH]:
+    """Rewrites pages, the dashboard and the chart in place and says which changed."""
+    drawn = {dashboard.PATH: dashboard.dashboard(), agents_chart.PATH: agents_chart.chart() or ""}
+    for path in [*paths, *drawn]:
         before = path.read_text(encoding="utf-8") if path.exists() else ""
-        after = dashboard.dashboard() if path == dashboard.PATH else regenerate(before)
+        after = drawn[path] if path in drawn else regenerate(before)
         if after != before:
             path.write_text(after, encoding="utf-8")
             print(f"wrote {path.relative_to(ROOT)}")

@@ -23,10 +23,15 @@ HEADINGS: Mapping[str, str] = {
     "pool": "The KV pool when it is full",
     "http_overhead": "What HTTP adds",
     "idle_streams": "Idle streams",
+    "agents": "Agents as clients and as programs",
     "run": "Under load",
     "offline": "The engine alone",
 }
 """Names of result files up to a hyphen (`offline-h200.json` is an `offline`), with headings, in the order shown."""
+
+
+CHARTS: Mapping[str, str] = {"agents": "![Completed runs per second](agents.svg)"}
+"""What stands above the tables of a result file."""
 
 
 def results() -> str:
@@ -44,6 +49,7 @@ def _group(heading: str, paths: list[Path]) -> str:
     for path in paths:
         document = json.loads(path.read_text(encoding="utf-8"))
         parts.append(_where(document["environment"], path.stem))
+        parts += [CHARTS[path.stem]] if path.stem in CHARTS else []
         for shown in document["tables"]:
             parts += [f"**{shown['title']}**", table(shown["headers"], shown["rows"])]
     return "\n\n".join(parts)

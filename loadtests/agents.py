@@ -1,0 +1,329 @@
+"""Agents as loops of a client and as programs: `python -m loadtests.agents`.
+
+Three workflows: ReACT (a tool call after each thought), CodeACT (code after each thought), Swarm (roles that hand
+messages on). Each is done in three ways, which take turns within a round:
+
+- remote: a loop of a client, with `--rtt-ms` before each request, as over a network.
+- local: the same loop on the server's own machine.
+- program: a script on the server.
+
+Then ReACT as a program in all eight combinations of: keep the specifications of the tools cached (or compute them for
+each run), start tools early (in the middle of the thought), drop a specification from the context once it is used. The
+last changes what the model sees, so the text may differ from there on; all else generates the same tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import itertools
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from loadtests.agent_client import Link, Spent, loop
+from loadtests.agent_work import TOOL, Shape, Task, Workflow, program_body, tasks
+from loadtests.results import report
+from loadtests.server import RunningServer, running_server
+from loadtests.tables import Table
+from loadtests.tool_service import running_tool
+
+WAYS = ("remote", "local", "program")
+FACTORS = ("keep", "early", "drop")
+Combination = tuple[bool, bool, bool]
+COMBINATIONS: tuple[Combination, ...] = tuple(itertools.product((False, True), (False, True), (False, True)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What all runs of one way came to in one round."""
+
+    spans_s: Sequence[float]
+    whole_s: float
+    prefill_tokens: float
+    kv_mib_s: float | None
+    texts: Sequence[Sequence[int]]
+
+    @property
+    def runs_per_s(self) -> float:
+        """Completed runs per second."""
+        return len(self.spans_s) / self.whole_s
+
+
+class Bench:
+    """One server with one tool, and the runs on it."""
+
+    def __init__(self, server: RunningServer, tool_url: str) -> None:
+        self._server = server
+        self._url = f"http://127.0.0.1:{server.port}"
+        self._tool_url = tool_url
+        self._num_salts = 0
+
+    async def loops(self, work: Sequence[Task], rtt_s: float) -> Measured:
+        """Runs as loops of a client."""
+        fields = {"model": self._server.model, "cache_salt": await self._salt(work[0], keep=True)}
+
+        async def one(task: Task) -> Spent:
+            async with Link(self._url, rtt_s) as model, Link(self._tool_url) as tool:
+                return await loop(task, model, tool, fields)
+
+        return await _together([functools.partial(one, task) for task in work])
+
+    async def programs(self, work: Sequence[Task], combination: Combination = (True, False, False)) -> Measured:
+        """Runs as programs."""
+        keep, early, drop = combination
+        salt = await self._salt(work[0], keep=keep)
+
+        async def one(task: Task, number: int) -> Spent:
+            body = program_body(task, early=early, drop=drop)
+            body |= {"model": self._server.model, "cache_salt": salt if keep else f"{salt}.{number}"}
+            async with Link(self._url) as model:
+                answer, _ = await model.post("/v1/completions", body)
+            extension = answer["extension"]
+            usage = extension["usage"]
+            return Spent(
+                tokens=extension["result"]["tokens"],
+                prefill_tokens=usage["prompt_tokens"] - usage["cached_tokens"],
+                kv_kib_s=usage["kv_byte_seconds"] / 1024,
+            )
+
+        return await _together([functools.partial(one, task, number) for number, task in enumerate(work)])
+
+    async def _salt(self, task: Task, *, keep: bool) -> str:
+        """Of one way in one round: nothing is found that another has computed, but what all runs begin with if kept."""
+        self._num_salts += 1
+        salt = f"agents {self._num_salts}"
+        if keep:
+            body = {"model": self._server.model, "cache_salt": salt, "prompt": task.beginnings(), "max_tokens": 1}
+            async with Link(self._url) as model:
+                await model.post("/v1/completions", body)
+        return salt
+
+
+async def _together(runs: Sequence[Callable[[], Awaitable[Spent]]]) -> Measured:
+    async def timed(run: Callable[[], Awaitable[Spent]]) -> Spent:
+        start_s = time.perf_counter()
+        spent = await run()
+        spent.seconds = time.perf_counter() - start_s
+        return spent
+
+    start_s = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(timed(run)) for run in runs]
+    whole_s = time.perf_counter() - start_s
+    spent = [task.result() for task in running]
+    costs = [one.kv_kib_s for one in spent if one.kv_kib_s is not None]
+    return Measured(
+        spans_s=[one.seconds for one in spent],
+        whole_s=whole_s,
+        prefill_tokens=statistics.fmean(one.prefill_tokens for one in spent),
+        kv_mib_s=statistics.fmean(costs) / 1024 if len(costs) == len(spent) else None,
+        texts=[one.tokens for one in spent],
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that this share of them does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+def same_share(texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> float:
+    """How many of the tokens are those of others at their places."""
+    pairs = [(a, b) for one, other in zip(texts, others, strict=True) for a, b in zip(one, other, strict=True)]
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def summary(rounds: Sequence[Measured], base: Sequence[Measured]) -> dict[str, Any]:
+    """Medians over rounds, beside those of what they are compared with."""
+    costs = [one.kv_mib_s for one in rounds if one.kv_mib_s is not None]
+    return {
+        "p50_s": statistics.median(quantile(one.spans_s, 0.5) for one in rounds),
+        "p95_s": statistics.median(quantile(one.spans_s, 0.95) for one in rounds),
+        "runs_per_s": statistics.median(one.runs_per_s for one in rounds),
+        "tokens_per_s": statistics.median(sum(map(len, one.texts)) / one.whole_s for one in rounds),
+        "prefill_tokens": statistics.median(one.prefill_tokens for one in rounds),
+        "kv_mib_s": statistics.median(costs) if len(costs) == len(rounds) else None,
+        "ratio": statistics.median(one.runs_per_s / other.runs_per_s for one, other in zip(rounds, base, strict=True)),
+        "same": statistics.fmean(same_share(one.texts, other.texts) for one, other in zip(rounds, base, strict=True)),
+        "rounds_runs_per_s": [one.runs_per_s for one in rounds],
+    }
+
+
+def effects(logs: Mapping[Combination, float]) -> dict[str, float]:
+    """Main effects and interactions of the factors on a logarithm: by how much each multiplies, others averaged.
+
+    An interaction is what two or three do together beyond what each does alone.
+    """
+    found = {}
+    for size in (1, 2, 3):
+        for chosen in itertools.combinations(range(3), size):
+            signed = [
+                value * math.prod(1 if combination[at] else -1 for at in chosen) for combination, value in logs.items()
+            ]
+            name = " x ".join(FACTORS[at] for at in chosen)
+            found[name] = math.exp(sum(signed) / (len(signed) / 2))
+    return found
+
+
+async def arms(bench: Bench, shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One workflow in all ways."""
+    measured: dict[str, list[Measured]] = {way: [] for way in WAYS}
+    for number in range(-1, options.rounds):
+        warm_up = number < 0
+        some = shape if not warm_up else Shape(workflow=shape.workflow, calls=2, tokens=2, spec_tokens=8, ask_tokens=8)
+        work = tasks(some, options.instances, round_number=number, vocab_size=options.vocab_size)
+        for way in WAYS if number % 2 else WAYS[::-1]:
+            if way == "program":
+                found = await bench.programs(work)
+            else:
+                found = await bench.loops(work, options.rtt_ms / 1000 if way == "remote" else 0.0)
+            if not warm_up:
+                measured[way].append(found)
+                print(f"{shape.workflow} {way}: {found.runs_per_s:.2f} runs/s", file=sys.stderr, flush=True)
+    return [
+        {"workflow": shape.workflow, "way": way, **summary(found, measured["local"])} for way, found in measured.items()
+    ]
+
+
+async def factorial(bench: Bench, shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """ReACT as a program in all combinations."""
+    measured: dict[Combination, list[Measured]] = {combination: [] for combination in COMBINATIONS}
+    for number in range(options.rounds):
+        work = tasks(shape, options.instances, round_number=1000 + number, vocab_size=options.vocab_size)
+        for combination in COMBINATIONS if number % 2 else COMBINATIONS[::-1]:
+            found = await bench.programs(work, combination)
+            measured[combination].append(found)
+            print(f"{combination_name(combination)}: {found.runs_per_s:.2f} runs/s", file=sys.stderr, flush=True)
+    base = measured[COMBINATIONS[0]]
+    return [
+        {**dict(zip(FACTORS, combination, strict=True)), **summary(found, base)}
+        for combination, found in measured.items()
+    ]
+
+
+def combination_name(combination: Sequence[bool]) -> str:
+    """Which of the factors it has."""
+    return " + ".join(name for name, has in zip(FACTORS, combination, strict=True) if has) or "none of them"
+
+
+_COLUMNS = ("p50 s", "p95 s", "runs/s", "prefill tokens a run", "KV MiB·s a run")
+
+
+def _cells(row: Mapping[str, Any]) -> list[Any]:
+    return [row["p50_s"], row["p95_s"], row["runs_per_s"], row["prefill_tokens"], row["kv_mib_s"]]
+
+
+def arms_table(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> Table:
+    """Workflows in the three ways."""
+    title = (
+        f"Agents, {options.instances} at once, {options.tokens} tokens between calls, "
+        f"tool {options.tool_delay_ms:g} ms, remote {options.rtt_ms:g} ms away"
+    )
+    table = Table(title=title, headers=["workflow", "as", *_COLUMNS, "of local", "same tokens"])
+    for row in rows:
+        table.add(row["workflow"], row["way"], *_cells(row), row["ratio"], row["same"])
+    return table
+
+
+def factorial_tables(rows: Sequence[Mapping[str, Any]], found: Mapping[str, float]) -> list[Table]:
+    """All combinations, and what each factor does."""
+    table = Table(title="ReACT as a program, tailored", headers=["with", *_COLUMNS, "of none", "same tokens"])
+    for row in rows:
+        table.add(combination_name([row[name] for name in FACTORS]), *_cells(row), row["ratio"], row["same"])
+    multiplied = Table(title="What each does to runs per second", headers=["factor", "times"])
+    for name, value in found.items():
+        multiplied.add(name, value)
+    return [table, multiplied]
+
+
+async def measure(bench: Bench, options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
+    """All of it."""
+    calls: dict[Workflow, int] = {"react": options.calls, "codeact": options.calls, "swarm": options.swarm_calls}
+    shapes = {
+        name: Shape(workflow=name, calls=count, tokens=options.tokens, spec_tokens=options.spec_tokens)
+        for name, count in calls.items()
+        if name in options.workflows
+    }
+    results: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in ("json", "markdown")}
+    rows = [row for shape in shapes.values() for row in await arms(bench, shape, options)]
+    tables = [arms_table(rows, options)]
+    results["arms"] = rows
+    if "react" in shapes and not options.no_factorial:
+        combined = await factorial(bench, shapes["react"], options)
+        found = effects({(row["keep"], row["early"], row["drop"]): math.log(row["runs_per_s"]) for row in combined})
+        results |= {"factorial": combined, "effects": found}
+        tables += factorial_tables(combined, found)
+    return tables, results
+
+
+def tools_file(path: Path, tool_url: str) -> None:
+    """Writes the server's file of tools."""
+    parameters = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
+    tool = {
+        "name": TOOL,
+        "kind": "http",
+        "parameters": parameters,
+        "http": {"url": f"{tool_url}/{TOOL}"},
+        "effect": "pure",
+        "max_parallel": 1024,
+    }
+    path.write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtests.agents", description="Measure agents as loops of a client and as programs."
+    )
+    parser.add_argument("--model", default="smollm2-135m", help="stored name, Hugging Face directory or GGUF file")
+    parser.add_argument("--vocab-size", type=int, default=30_000, help="token ids of prompts are below")
+    parser.add_argument(
+        "--workflows", nargs="+", choices=("react", "codeact", "swarm"), default=["react", "codeact", "swarm"]
+    )
+    parser.add_argument("--instances", type=int, default=128, help="runs at once")
+    parser.add_argument("--calls", type=int, default=8, help="interactions of a run of ReACT and CodeACT")
+    parser.add_argument("--swarm-calls", type=int, default=32, help="interactions of a run of Swarm")
+    parser.add_argument("--tokens", type=int, default=16, help="tokens generated between interactions")
+    parser.add_argument("--spec-tokens", type=int, default=64, help="tokens of each tool's specification")
+    parser.add_argument("--tool-delay-ms", type=float, default=100.0, help="what the tool of ReACT takes")
+    parser.add_argument("--rtt-ms", type=float, default=20.0, help="how far away the remote client is")
+    parser.add_argument("--rounds", type=int, default=3, help="medians are taken over as many")
+    parser.add_argument("--no-factorial", action="store_true", help="leave the combinations out")
+    parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    options = parser.parse_args(argv)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        running_tool(options.tool_delay_ms / 1000) as tool_url,
+    ):
+        path = Path(directory) / "tools.json"
+        tools_file(path, tool_url)
+        environment = {
+            "WYE_TOOLS_FILE": str(path),
+            "WYE_TOOL_NETWORKS": "127.0.0.0/8",
+            "WYE_MAX_PROGRAMS": str(max(64, options.instances)),
+        }
+        log_path = Path(directory) / "log"
+        with running_server(options.model, environment=environment, log_path=log_path) as server:
+            try:
+                tables, results = uvloop.run(measure(Bench(server, tool_url), options))
+            except ExceptionGroup as group:
+                print(f"a run failed: {group.exceptions[0]!r}\n{log_path.read_text()[-4000:]}", file=sys.stderr)
+                return 1
+    report(tables, results, json_path=options.json, markdown=options.markdown)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
