@@ -26,7 +26,7 @@ INSTALL := $(BIN)/python -m pip install --constraint constraints.txt $(PIP_ARGS)
 NATIVE := engine/native
 NATIVE_SOURCES := setup.py MANIFEST.in $(wildcard $(NATIVE)/src/* $(NATIVE)/building/*.py)
 
-.PHONY: help serve test lint types imports pytest docs bench model clients sanitize wheel install dev format clean distclean
+.PHONY: help serve test lint types imports pytest docs bench browser model clients sanitize wheel install dev format clean distclean
 
 help: ## List what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,7 @@ types: dev ## Static types of code and tests
 imports: dev ## Which package may import which
 	$(BIN)/lint-imports
 
-pytest: dev model ## The test suite, documented examples included
+pytest: dev model browser ## The test suite, documented examples included
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 docs: dev ## Write the generated tables of docs/ anew
@@ -76,6 +76,9 @@ bench: dev model ## Measure everything that docs/performance.md shows; takes abo
 format: dev ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+browser: dev ## Chromium for the tests of the console, where root can install it
+	@$(BIN)/python scripts/browser.py
 
 model: install ## Fetch MODEL into the model store
 	@$(BIN)/wye models pull $(MODEL)

@@ -11,6 +11,7 @@ from pydantic_core.core_schema import TypedDictSchema
 from gateway.schemas import (
     answers,
     batch_answers,
+    console_answers,
     embedding_answers,
     extension_answers,
     kept_answers,
@@ -74,6 +75,7 @@ ANSWERS: dict[str, Any] = {
     "GET /v1/tools/{tool_id}": tools_answers.ToolObject,
     "DELETE /v1/tools/{tool_id}": tools_answers.DeletedTool,
     "POST /v1/tools/{tool_id}/test": tools_answers.ToolTest,
+    "GET /v1/admin/overview": console_answers.Overview,
     "POST /v1/batches": batch_answers.BatchObject,
     "GET /v1/batches": batch_answers.BatchList,
     "GET /v1/batches/{batch_id}": batch_answers.BatchObject,

@@ -112,7 +112,9 @@ def running_command(
         except ServerFailed as error:
             raise ServerFailed(f"{error}\n{_tail(log_path)}") from None
         ready_s = time.perf_counter() - started
-        yield RunningServer(port=port, pid=process.pid, model=_served_model(port), ready_s=ready_s)
+        yield RunningServer(
+            port=port, pid=process.pid, model=_served_model(port, _key_of(environment)), ready_s=ready_s
+        )
 
 
 def free_port() -> int:
@@ -136,8 +138,15 @@ def _wait_until_ready(process: subprocess.Popen[bytes], name: str, url: str, dea
             time.sleep(0.05)
 
 
-def _served_model(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30) as answer:
+def _key_of(environment: Mapping[str, str] | None) -> str:
+    """A key that the server takes, if it wants one."""
+    return (environment or {}).get("WYE_API_KEYS", "").partition(",")[0]
+
+
+def _served_model(port: int, key: str) -> str:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/models", headers=headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
         name: str = json.load(answer)["data"][0]["id"]
         return name
 

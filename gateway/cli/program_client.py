@@ -61,6 +61,7 @@ def _events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 def _follow(events: Iterator[dict[str, Any]], *, quiet: bool) -> dict[str, Any]:
     texts: list[str] = []
     done: dict[str, Any] = {}
+    watch = _Watch()
     for event in events:
         if "error" in event:
             raise _failure(event["error"])
@@ -69,7 +70,9 @@ def _follow(events: Iterator[dict[str, Any]], *, quiet: bool) -> dict[str, Any]:
             texts.append(choice["delta"].get("content") or "")
             if not quiet:
                 print(texts[-1], end="", flush=True)
-        if "event" in extension:
+        if "trace" in extension:
+            watch.note(extension["trace"])
+        elif "event" in extension:
             _tell(quiet, f"[{extension['event']['type']}] {json.dumps(extension['event']['data'], ensure_ascii=False)}")
         elif "log" in extension:
             _tell(quiet, extension["log"].rstrip("\n"))
@@ -78,8 +81,39 @@ def _follow(events: Iterator[dict[str, Any]], *, quiet: bool) -> dict[str, Any]:
         done |= {"usage_tokens": event["usage"]} if event.get("usage") else {}
     if not quiet:
         sys.stdout.flush()
-        _summarise(done)
+        _summarise(done, watch.most_bytes)
     return {"content": "".join(texts), "extension": done}
+
+
+class _Watch:
+    """Shows what a program does besides talking.
+
+    Attributes:
+        most_bytes: Of KV that it paid for at once.
+    """
+
+    def __init__(self) -> None:
+        self.most_bytes = 0
+        self._started: dict[str, float] = {}
+
+    def note(self, one: dict[str, Any]) -> None:
+        """Takes one note of the server; see `extensions.programs.trace`."""
+        kind, at_ms = one["type"], one["at_ms"]
+        if kind == "kv":
+            self.most_bytes = max(self.most_bytes, one["bytes"])
+        elif kind == "tool.start":
+            self._started[one["call"]] = at_ms
+            self._tell(at_ms, f"{one['name']} …")
+        elif kind == "tool.end":
+            took_ms = at_ms - self._started.pop(one["call"], at_ms)
+            self._tell(at_ms, f"{one['name']} {'failed' if one['is_error'] else 'answered'} after {took_ms:.0f} ms")
+        elif kind == "context.open" and one["parent"]:
+            self._tell(at_ms, f"context {one['context']} is a fork of {one['parent']}, {one['tokens']} tokens")
+        elif kind == "generate.end":
+            self._tell(at_ms, f"context {one['context']}: {one['tokens']} tokens generated")
+
+    def _tell(self, at_ms: float, text: str) -> None:
+        _tell(quiet=False, line=f"{at_ms / 1000:8.3f} s  {text}")
 
 
 def _tell(quiet: bool, line: str) -> None:
@@ -88,7 +122,7 @@ def _tell(quiet: bool, line: str) -> None:
         messages().print(line, style="dim", markup=False, soft_wrap=True)
 
 
-def _summarise(done: dict[str, Any]) -> None:
+def _summarise(done: dict[str, Any], most_bytes: int) -> None:
     usage = done.get("usage", {})
     path = done.get("exec_path", "?")
     reason = f" ({done['exec_reason']})" if done.get("exec_reason") else ""
@@ -97,7 +131,8 @@ def _summarise(done: dict[str, Any]) -> None:
     messages().print(
         f"\n{done.get('run_id', '')}: {path}{reason}; {usage.get('prompt_tokens', 0)} prompt tokens "
         f"({usage.get('cached_tokens', 0)} cached), {usage.get('completion_tokens', 0)} generated, "
-        f"{usage.get('host_calls', 0)} calls, {usage.get('wall_s', 0.0):.2f} s",
+        f"{usage.get('host_calls', 0)} calls, KV up to {most_bytes / 2**20:.1f} MiB and "
+        f"{usage.get('kv_byte_seconds', 0) / 2**20:.1f} MiB·s in all, {usage.get('wall_s', 0.0):.2f} s",
         style="dim",
         markup=False,
         soft_wrap=True,

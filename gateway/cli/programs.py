@@ -135,7 +135,12 @@ def run_program(
 
     body: dict[str, Any] = {
         "messages": [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": prompt}],
-        "extension": {**_program_of(program), "args": _pairs(arg, "--arg"), "limits": _pairs(limit, "--limit")},
+        "extension": {
+            **_program_of(program),
+            "args": _pairs(arg, "--arg"),
+            "limits": _pairs(limit, "--limit"),
+            "trace": not json,
+        },
         "stream": True,
         "stream_options": {"include_usage": True},
     }

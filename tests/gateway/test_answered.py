@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -76,7 +77,7 @@ async def test_what_is_served_is_described_and_the_other_way_round(
     served = {
         f"{method} {route.path.replace(':path', '')}"
         for route in routes
-        if isinstance(route, APIRoute)
+        if isinstance(route, APIRoute) and not route.path.startswith("/console")  # a page, for people
         for method in (route.methods or set()) - {"HEAD"}
     }
     described = {f"{verb.upper()} {path}" for path, verbs in description["paths"].items() for verb in verbs}
@@ -170,6 +171,36 @@ async def test_whatever_is_kept_is_answered_as_described(keeping: httpx.AsyncCli
     await send("DELETE /v1/conversations/{conversation_id}/items/{item_id}", **ids)
     await send("DELETE /v1/conversations/{conversation_id}", **ids)
     assert told == {name for name in ANSWERS if "responses" in name or "conversations" in name}
+
+
+async def test_what_a_server_does_now_is_answered_as_described(
+    client: httpx.AsyncClient, engine: ScriptedEngine, description: Body
+) -> None:
+    waiting = "async def main(request, lm):\n    ctx = await lm.context('x')\n    await lm.sleep(60)\n"
+    running = asyncio.create_task(client.post(CHAT, json=chat(extension={"source": waiting})))
+    now: Body = {"programs": []}
+    async with asyncio.timeout(60):
+        while [program["contexts"] for program in now["programs"]] != [1]:
+            now = (await client.get("/v1/admin/overview")).json()
+            check_answer(description, "GET /v1/admin/overview", now)
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    engine.die()
+    check_answer(description, "GET /v1/admin/overview", (await client.get("/v1/admin/overview")).json())
+
+
+async def test_what_a_program_does_is_answered_as_described(client: httpx.AsyncClient, description: Body) -> None:
+    source = "async def main(request, lm):\n    return (await (await lm.context('x')).generate(max_tokens=2)).text\n"
+    body = chat(extension={"source": source, "trace": True})
+    answer = await whole(client, body)
+    check_answer(description, "POST /v1/chat/completions", answer)
+    assert [note["type"] for note in answer["extension"]["trace"]][:2] == ["context.open", "generate.start"]
+    parts = await stream(client, {**body, "stream": True})
+    for part in parts:
+        check_event(description, "POST /v1/chat/completions", part)
+    told = [part["extension"]["trace"]["type"] for part in parts if "trace" in (part.get("extension") or {})]
+    assert told == [note["type"] for note in answer["extension"]["trace"]]
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])

@@ -49,9 +49,9 @@ export function enter() {
     run: el("button", { type: "button", onclick: start }, "Run"),
     stop: el("button", { type: "button", class: "danger", onclick: () => running?.abort(), disabled: true }, "Stop"),
     shipped: el("select", { id: "shipped", onchange: load }, el("option", { value: "" }, "…")),
-    answer: el("div", { class: "answer", "aria-live": "polite", "aria-label": "Text of the answer" }),
+    answer: el("div", { class: "answer", role: "log", "aria-label": "Text of the answer" }),
     timeline: el("div", {}),
-    log: el("pre", { class: "answer", "aria-label": "What the program printed and told" }),
+    log: el("pre", { class: "answer", role: "log", "aria-label": "What the program printed and told" }),
     outcome: el("div", {}),
   };
   parts.source.value = saved.source ?? FIRST;

@@ -124,3 +124,19 @@ def test_a_server_that_is_not_there_is_told_apart() -> None:
     assert result.returncode == Exit.UNAVAILABLE
     assert "does not answer" in result.stderr
     assert CliRunner().invoke(app, ["run", "x", "--arg", "n"]).exit_code == Exit.USAGE
+
+
+def test_a_run_shows_its_branches_generations_and_kv(server: RunningServer, tmp_path: Path) -> None:
+    path = tmp_path / "branches.py"
+    path.write_text(
+        "async def main(request, lm):\n"
+        "    first, second = await (await lm.context(request.messages)).fork(2)\n"
+        "    await first.generate(max_tokens=3)\n"
+        "    return 'done'\n"
+    )
+    result = run("run", str(path), "--url", server.url, "--api-key", "key", "--prompt", "hi")
+    assert result.returncode == 0, result.stderr
+    assert "context 3 is a fork of 1" in result.stderr
+    assert "context 2: 3 tokens generated" in result.stderr
+    assert "KV up to" in result.stderr
+    assert result.stdout.strip() == "done"

@@ -1,0 +1,183 @@
+"""The console in a real Chromium."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from loadtests.server import RunningServer, running_server
+from scripts.browser import find_browser
+from tests.e2e.conftest import connect
+
+pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium here: run `make browser`")
+
+PHONE = {"width": 360, "height": 740}
+KEY = "a-key-of-the-settings"
+PATIENCE_MS = 30_000
+
+PROGRAM = """
+async def main(request, lm):
+    prompt = await lm.context(request.messages)
+    branches = await prompt.fork(request.args.get("n", 1))
+    for branch in branches:
+        await branch.generate(max_tokens=2)
+    print("two branches")
+    await lm.emit_event("looked", {"at": 1})
+    return {"branches": len(branches)}
+"""
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        # Chromium's own sandbox does not start for root in a container; pages here are ours.
+        browser = await playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    """A page that fails the test if any script on it does."""
+    page = await browser.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if "Content Security" in message.text else None)
+    yield page
+    assert problems == []
+
+
+@pytest.fixture(scope="module")
+def locked(
+    tiny_model: Path, start_options: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """A server that wants a key."""
+    environment = {"OMP_NUM_THREADS": "1", "WYE_API_KEYS": KEY}
+    log_path = tmp_path_factory.mktemp("locked") / "log"
+    with running_server(str(tiny_model), args=start_options, environment=environment, log_path=log_path) as running:
+        yield running
+
+
+def address(server: RunningServer, view: str = "") -> str:
+    return f"http://127.0.0.1:{server.port}/console{view}"
+
+
+async def test_the_overview_shows_the_engine_and_what_kv_is_held(server: RunningServer, page: Page) -> None:
+    await page.goto(address(server))
+    await expect(page.get_by_role("status")).to_contain_text("on cpu")
+    engine = page.get_by_role("region", name="Engine")
+    await expect(engine).to_contain_text("llama")
+    pages = page.get_by_role("region", name="KV map").get_by_role("img")
+    await expect(pages).to_have_attribute("aria-label", re.compile("free: "))
+
+
+async def test_a_run_is_shown_with_its_branches_events_and_outcome(server: RunningServer, page: Page) -> None:
+    await page.goto(address(server, "#playground"))
+    await page.get_by_label("Source").fill(PROGRAM)
+    await page.get_by_label("Arguments (JSON)").fill('{"n": 2}')
+    await expect(page.get_by_text("It can run.")).to_be_visible()
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.get_by_role("heading", name="Outcome")).to_be_visible()
+    await expect(page.get_by_label("What the program printed and told")).to_contain_text("two branches")
+    await expect(page.get_by_label("What the program printed and told")).to_contain_text('[looked] {"at":1}')
+    await expect(page.get_by_text('{"branches":2}')).to_be_visible()
+    timeline = page.get_by_role("img", name=re.compile("3 contexts"))
+    await expect(timeline.get_by_text("2 of 1")).to_be_visible()
+    await expect(timeline.locator("rect")).to_have_count(2)
+
+
+async def test_problems_are_told_while_one_types_and_lead_to_their_place(server: RunningServer, page: Page) -> None:
+    await page.goto(address(server, "#playground"))
+    source = page.get_by_label("Source")
+    await source.fill("async def main(request, lm):\n    return request.nam\n")
+    await page.get_by_role("button", name=re.compile("^line 2, column")).click()
+    await expect(source).to_be_focused()
+    await page.keyboard.type("X")
+    assert "return Xrequest" in (await source.input_value()) or "request.Xnam" in (await source.input_value())
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.get_by_role("alert").filter(has_text="program")).to_be_visible()
+
+
+async def test_what_is_written_is_still_there_after_a_reload(server: RunningServer, page: Page) -> None:
+    await page.goto(address(server, "#playground"))
+    await page.get_by_label("Source").fill("# mine\n")
+    await page.reload()
+    await expect(page.get_by_label("Source")).to_have_value("# mine\n")
+
+
+async def test_a_program_of_the_server_can_be_begun_with(server: RunningServer, page: Page) -> None:
+    await page.goto(address(server, "#playground"))
+    shipped = page.get_by_label("Begin with a program of the server")
+    await expect(shipped.locator("option", has_text="best_of_n")).to_have_count(1)
+    await shipped.select_option(label=str(await shipped.locator("option", has_text="best_of_n").inner_text()))
+    await expect(page.get_by_label("Source")).to_have_value(re.compile("EXTENSION"))
+
+
+async def test_it_can_be_used_by_keyboard_alone(server: RunningServer, page: Page) -> None:
+    await page.goto(address(server))
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    link = page.get_by_role("link", name="Playground")
+    while not await link.evaluate("each => each === document.activeElement"):
+        await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    source = page.get_by_label("Source")
+    await source.focus()
+    await page.keyboard.press("Control+End")
+    await page.keyboard.press("Tab")
+    assert (await source.input_value()).endswith("    ")
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("Tab")
+    await expect(source).not_to_be_focused()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", ["#overview", "#playground"])
+async def test_it_is_accessible_and_fits_a_phone(
+    server: RunningServer, browser: Browser, view: str, scheme: str
+) -> None:
+    context = await browser.new_context(
+        viewport={"width": PHONE["width"], "height": PHONE["height"]},
+        color_scheme="dark" if scheme == "dark" else "light",
+        bypass_csp=True,  # the checker is a script that the page does not know
+    )
+    page = await context.new_page()
+    await page.goto(address(server, view))
+    await expect(page.get_by_role("status").first).to_contain_text("on cpu")
+    found = await Axe().run(page)
+    problems = [f"{one['id']}: {one['nodes'][0]['html']}" for one in found.response["violations"]]
+    assert problems == []
+    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+async def test_a_server_with_keys_is_asked_with_one(locked: RunningServer, page: Page) -> None:
+    await page.goto(address(locked))
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label(re.compile("key")).fill("a wrong one")
+    await dialog.get_by_role("button", name="Continue").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("not valid")
+    await dialog.get_by_label(re.compile("key")).fill(KEY)
+    await dialog.get_by_role("button", name="Continue").click()
+    await expect(page.get_by_role("status").first).to_contain_text("on cpu")
+
+
+async def test_the_page_lets_nothing_from_elsewhere_in(server: RunningServer, locked: RunningServer) -> None:
+    async with connect(locked) as client:
+        page = await client.get("/console")
+        assert page.status_code == 200
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        again = await client.get("/console", headers={"if-none-match": page.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert (await client.get("/console/nothing.js")).status_code == 401
+        assert (await client.get("/v1/admin/overview")).status_code == 401
+    async with connect(server) as client:
+        assert (await client.get("/console/../settings.py")).status_code == 404
+        assert (await client.get("/console/nothing.js")).status_code == 404
