@@ -11,6 +11,7 @@ from engine.text.model import TextModel
 from extensions.context import Context
 from extensions.embedding import Embedding, embed
 from extensions.live_context import LiveContext
+from extensions.parsing.formats import ToolFormat
 from extensions.programs.limits import ProgramLimits
 from extensions.programs.program import Program
 from extensions.programs.request import ProgramRequest
@@ -32,6 +33,7 @@ class Runtime:
         pooling: Which hidden states make an embedding.
         limits: The most that a program may use, and what it may use if it asks for nothing.
         sandbox: How many processes run programs.
+        tool_format: How the model writes calls of tools; its chat template tells if it is left out.
 
     Attributes:
         engine: See above.
@@ -48,11 +50,12 @@ class Runtime:
         *,
         limits: ProgramLimits | None = None,
         sandbox: PoolOptions | None = None,
+        tool_format: ToolFormat | None = None,
     ) -> None:
         self.engine = engine
         self.text = text
         self.pooling = pooling
-        self.programs = Programs(engine, text, limits=limits, pool=sandbox)
+        self.programs = Programs(engine, text, limits=limits, pool=sandbox, tool_format=tool_format)
 
     def context(self, prompt_ids: Sequence[int], *, account: str = "", salt: str = "") -> Context:
         """Starts a token history. Costs nothing until it generates.

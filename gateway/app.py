@@ -16,6 +16,7 @@ from engine.client import EngineClient
 from engine.request import Pooling
 from engine.text.model import TextModel
 from engine.text.pooling import load_pooling
+from extensions.parsing.formats import FORMATS
 from extensions.runtime import Runtime
 from gateway.auth import OPEN_PATHS, ApiKeys, Authenticate
 from gateway.batches.build import build_runner
@@ -121,7 +122,12 @@ def create_app(
     url = settings.redis_url or store_url
     stored = _store(settings, url)
     runtime = Runtime(
-        engine, text, _pooling(settings, text), limits=program_limits(settings), sandbox=sandbox_options(settings)
+        engine,
+        text,
+        _pooling(settings, text),
+        limits=program_limits(settings),
+        sandbox=sandbox_options(settings),
+        tool_format=None if settings.tool_format == "auto" else FORMATS[settings.tool_format],
     )
     names = settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,)
     served = ServedModels(names, list(settings.adapter_paths))

@@ -27,6 +27,11 @@ def detect_tool_format(template: ChatTemplate) -> ToolFormat:
     return FORMATS[next((name for text, name in _TELLTALES if template.uses(text)), "generic")]
 
 
+def format_of(template: ChatTemplate | None) -> ToolFormat:
+    """The same for a model that may have no chat template."""
+    return FORMATS["generic"] if template is None else detect_tool_format(template)
+
+
 @lru_cache(maxsize=64)
 def detect_thinking(template: ChatTemplate) -> Thinking:
     """The markers of thinking that a chat template shows, or the most usual ones."""

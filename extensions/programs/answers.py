@@ -10,19 +10,14 @@ from engine.text.model import TextModel
 from engine.text.tokenizer import Tokenizer
 from extensions.parsing.answers import AnswerPlan, AnswerReader
 from extensions.parsing.call_ids import new_call_id
-from extensions.parsing.detection import detect_thinking, detect_tool_format, special_marker_ids
-from extensions.parsing.formats import FORMATS, ToolFormat
+from extensions.parsing.detection import detect_thinking, special_marker_ids
+from extensions.parsing.formats import ToolFormat
 from extensions.parsing.parts import CallArguments, CallStart, Content, Part
 
 ToolCall = dict[str, Any]
 """A call as scripts have it: `id`, `name`, `arguments`, the last a dict."""
 
 _TAIL_TOKENS = 64
-
-
-def tool_format_of(text: TextModel) -> ToolFormat:
-    """How the model writes calls."""
-    return FORMATS["generic"] if text.chat_template is None else detect_tool_format(text.chat_template)
 
 
 class AnswerWatch:
@@ -99,6 +94,7 @@ class AnswerWatch:
 
 def free_watch(
     text: TextModel,
+    tool_format: ToolFormat,
     names: Collection[str],
     history: Sequence[int],
     on_call: Callable[[ToolCall], None] | None = None,
@@ -107,11 +103,12 @@ def free_watch(
 
     Args:
         text: The model's text side.
+        tool_format: How the model writes calls.
         names: Tools that it may call.
         history: What it answers to.
         on_call: See `AnswerWatch`.
     """
-    template, tokenizer, tool_format = text.chat_template, text.tokenizer, tool_format_of(text)
+    template, tokenizer = text.chat_template, text.tokenizer
     thinking = None
     if template is not None:
         thinking = detect_thinking(template).at_end_of(_tail(tokenizer, history))
@@ -120,9 +117,9 @@ def free_watch(
     return AnswerWatch(AnswerPlan(thinking=thinking, tool_format=tool_format, names=tuple(names)), revealed, on_call)
 
 
-def forced_watch(text: TextModel, names: Sequence[str]) -> AnswerWatch:
+def forced_watch(tool_format: ToolFormat, names: Sequence[str]) -> AnswerWatch:
     """For an answer that a constraint forces to be calls."""
-    plan = AnswerPlan(thinking=None, tool_format=tool_format_of(text), names=tuple(names), is_forced=True)
+    plan = AnswerPlan(thinking=None, tool_format=tool_format, names=tuple(names), is_forced=True)
     return AnswerWatch(plan)
 
 

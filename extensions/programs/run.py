@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from extensions.errors import RunCancelled, ScriptLimitExceeded
+from extensions.parsing.formats import ToolFormat
 from extensions.programs.given import ScriptRequest
 from extensions.programs.guard import Guard
 from extensions.programs.limits import ProgramLimits
@@ -64,6 +65,7 @@ class ProgramRun:
         world: World,
         launch: Launch,
         parent: Guard | None = None,
+        tool_format: ToolFormat | None = None,
     ) -> None:
         """Starts it.
 
@@ -90,6 +92,7 @@ class ProgramRun:
             send=self._send,
             source=program.source,
             world=world,
+            tool_format=tool_format,
             trace=Trace(self._put if request.trace else None, lambda: self._guard.elapsed_s),
             launch=launch,
         )

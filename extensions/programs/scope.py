@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.text.errors import InvalidText
 from engine.text.model import TextModel
+from extensions.parsing.detection import format_of
+from extensions.parsing.formats import ToolFormat
 from extensions.parsing.plain import plain_text
 from extensions.programs.faults import fault, invalid
 from extensions.programs.guard import Guard
@@ -50,6 +52,7 @@ class RunScope:
         wants_logprobs: The script reads `mean_logprob`, so every generation reports log-probabilities.
         reads_steps: The script reads more of a step than its token.
         emitted: Text that was sent so far.
+        tool_format: How the model writes calls of tools.
         foreign: Special tokens that were spelled in what tools and other servers said: in this run they are text.
         steppers: Generations that the script steps through and that have not ended.
         last_finish: Text and finish reason of the generation that ended last.
@@ -66,6 +69,7 @@ class RunScope:
         send: Callable[[RunEvent], Awaitable[None]],
         source: str,
         world: World,
+        tool_format: ToolFormat | None,
         trace: Trace,
         launch: Launch,
     ) -> None:
@@ -83,12 +87,14 @@ class RunScope:
         self.last_finish: tuple[str, str] = ("", "stop")
         self.generating = asyncio.Semaphore(guard.limits.generations)
         self.foreign: set[str] = set()
+        self.tool_format = tool_format or format_of(text.chat_template)
         self.writer = ChatWriter(
             text.chat_template,
             text.tokenizer,
             frozenset(engine.info.eos_token_ids),
             request.tools,
             foreign=self.foreign,
+            tool_format=self.tool_format,
         )
         self.steppers: set[ScriptGeneration] = set()
         self._open_context = open_context

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from engine.client import EngineClient
 from engine.text.model import TextModel
+from extensions.parsing.formats import ToolFormat
 from extensions.programs.arguments import checked_arguments
 from extensions.programs.checking import ProgramChecker
 from extensions.programs.guard import Guard
@@ -30,6 +31,7 @@ class Programs:
         text: The model's text side.
         limits: The most that any run may use, and what it may use if it asks for nothing.
         pool: How many processes there are.
+        tool_format: How the model writes calls of tools; its chat template tells if it is left out.
 
     Attributes:
         limits: See above.
@@ -44,12 +46,14 @@ class Programs:
         *,
         limits: ProgramLimits | None = None,
         pool: PoolOptions | None = None,
+        tool_format: ToolFormat | None = None,
     ) -> None:
         self.limits = limits or ProgramLimits()
         self.pool = WorkerPool(pool)
         self.runs: set[ProgramRun] = set()
         self._engine = engine
         self._text = text
+        self._tool_format = tool_format
         self._checker = ProgramChecker(self.pool)
 
     async def check(self, source: str) -> Program:
@@ -95,6 +99,7 @@ class Programs:
             limits=limits or self.limits,
             engine=self._engine,
             text=self._text,
+            tool_format=self._tool_format,
             pool=self.pool,
             open_context=open_context,
             world=world or World(),

@@ -101,7 +101,8 @@ class ToolLoop:
 
     def _watch(self, history: Sequence[int]) -> AnswerWatch:
         offered = [tool.get("function", {}).get("name", "") for tool in self._scope.request.tools]
-        return free_watch(self._scope.text, [*self._tools, *offered], history, self._on_call)
+        scope = self._scope
+        return free_watch(scope.text, scope.tool_format, [*self._tools, *offered], history, self._on_call)
 
     def _on_call(self, call: ToolCall) -> None:
         info = self._tools.get(call["name"])

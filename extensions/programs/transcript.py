@@ -24,8 +24,8 @@ from typing import Any
 from engine.text.chat_template import ChatTemplate
 from engine.text.errors import TemplateError
 from engine.text.tokenizer import Tokenizer
-from extensions.parsing.detection import detect_tool_format
-from extensions.parsing.formats import FORMATS
+from extensions.parsing.detection import format_of
+from extensions.parsing.formats import ToolFormat
 from extensions.parsing.plain import plain_text
 from extensions.parsing.tool_messages import fit_template
 
@@ -94,6 +94,7 @@ class ChatWriter:
         end_ids: Tokens with which the model closes a turn.
         tools: Tools of the request, for the template.
         foreign: Special tokens that are text, wherever they are written; those in answers of tools always are.
+        tool_format: How the model writes calls of tools; the template tells if it is left out.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class ChatWriter:
         tools: Sequence[Mapping[str, Any]] = (),
         *,
         foreign: Collection[str] = (),
+        tool_format: ToolFormat | None = None,
     ) -> None:
         self._template = template
         self._tokenizer = tokenizer
@@ -111,7 +113,7 @@ class ChatWriter:
         self._end_ids = end_ids
         self._tools = list(tools)
         self._foreign = foreign
-        self._format = FORMATS["generic"] if template is None else detect_tool_format(template)
+        self._format = tool_format or format_of(template)
 
     def append(self, transcript: Transcript, history: Sequence[int], messages: Sequence[Message]) -> Edit:
         """Messages behind a history.

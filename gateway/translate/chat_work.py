@@ -10,7 +10,7 @@ from engine.request import ConstraintKind, ConstraintSpec, EngineInfo
 from engine.text.model import TextModel
 from extensions.output import GenerateOptions
 from extensions.parsing.answers import AnswerPlan
-from extensions.parsing.detection import detect_thinking, detect_tool_format, special_marker_ids
+from extensions.parsing.detection import detect_thinking, format_of, special_marker_ids
 from extensions.parsing.forced import call_grammar, thought_grammar
 from extensions.parsing.formats import FORMATS, ToolFormat
 from extensions.parsing.reasoning import MARKERS, Thinking
@@ -98,7 +98,7 @@ def tool_format_of(text: TextModel, settings: Settings) -> ToolFormat:
     """How the model writes calls: as the settings say, else as its chat template tells."""
     if settings.tool_format != "auto":
         return FORMATS[settings.tool_format]
-    return FORMATS["generic"] if text.chat_template is None else detect_tool_format(text.chat_template)
+    return format_of(text.chat_template)
 
 
 def _thinking(text: TextModel, settings: Settings) -> Thinking | None:

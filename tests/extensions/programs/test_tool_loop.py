@@ -12,8 +12,11 @@ import pytest
 
 from engine.request import GenerateRequest
 from extensions.errors import ScriptError
+from extensions.parsing.formats import FORMATS
 from extensions.parsing.plain import plain_text
 from extensions.programs.request import EventEmitted, TextEmitted
+from extensions.runtime import Runtime
+from extensions.sandbox.pool import PoolOptions
 from extensions.tools.box import ToolBox
 from tests.extensions.programs.stage import Stage, main_of, scripted_stage
 from tests.extensions.programs.tool_world import tool, world_of
@@ -149,10 +152,13 @@ async def test_what_does_no_harm_begins_while_the_model_still_writes() -> None:
 
 async def test_what_may_do_harm_begins_when_the_answer_is_whole() -> None:
     goes_on = asyncio.Event()
-    talk = Talk([asks("echo", n=1) + "\n", goes_on, asks("weather", city="Rome") + "\nAnd so on."], "Done.")
+    calls = asks("echo", n=1) + "\n" + asks("weather", city="Rome")
+    talk = Talk([calls + "\nA", goes_on, "nd so on."], "Done.")
     async with talking(talk) as (stage, service):
         run = await stage.start(LOOP)
         async with run:
+            await asyncio.wait_for(service.called.wait(), 60)
+            assert [path for _, path, _, _ in service.calls] == ["/weather/Rome"]
             goes_on.set()
             assert (await run.result()).result["text"] == "Done."
     assert [path for _, path, _, _ in service.calls] == ["/weather/Rome", "/echo"]
@@ -332,3 +338,13 @@ async def test_a_message_whose_calls_are_no_calls_is_refused() -> None:
     async with talking(talk) as (stage, _):
         (found,) = await stage.value(body)
     assert found == "invalid_argument: messages[0]: each of tool_calls must be a dict with 'name' and 'arguments'"
+
+
+async def test_calls_are_read_in_the_format_that_the_server_is_told() -> None:
+    talk = Talk('[TOOL_CALLS]weather[ARGS]{"city": "Oslo"}', "Warm.")
+    async with talking(talk) as (stage, service):
+        sandbox = PoolOptions(min_workers=1, max_workers=1, grace_s=0.2)
+        stage.runtime = Runtime(stage.engine, stage.text, sandbox=sandbox, tool_format=FORMATS["mistral"])
+        stage.programs = stage.runtime.programs
+        assert (await looped(stage))["text"] == "Warm."
+    assert [path for _, path, _, _ in service.calls] == ["/weather/Oslo"]

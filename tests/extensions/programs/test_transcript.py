@@ -9,6 +9,7 @@ import pytest
 from engine.text.chat_template import ChatTemplate
 from engine.text.errors import TemplateError
 from extensions.programs.transcript import ChatWriter, Edit, Transcript, read_messages
+from tests.engine.text.templates import ALL as FAMILIES
 from tests.fakes import TEMPLATE, text_model
 
 TEXT = text_model()
@@ -200,3 +201,45 @@ def test_a_cut_history_forgets_what_was_not_settled() -> None:
     cut = talk.transcript.cut(len(talk.ids) - 1)
     assert cut.messages == settled.messages
     assert cut.num_fixed == len(talk.ids) - 1
+
+
+@pytest.mark.parametrize(
+    ("family", "turn"),
+    [
+        (
+            "chatml",
+            "<|im_start|>user\n<tool_response>\n21 degrees\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+        ),
+        ("qwen3", "<|im_start|>user\n<tool_response>\n21 degrees\n</tool_response><|im_end|>\n<|im_start|>assistant\n"),
+        (
+            "llama3",
+            "<|start_header_id|>ipython<|end_header_id|>\n\n21 degrees<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+    ],
+)
+def test_tools_are_told_and_their_answers_come_as_the_models_family_has_them(family: str, turn: str) -> None:
+    talk = Talk(FAMILIES[family])
+    talk.add(("user", "Weather?"))
+    weather = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    talk._take(talk.writer.offer(talk.transcript, talk.ids, [weather]))
+    assert talk.text.count('"weather"') == 1
+    talk.answer("I ask.", ends=False)
+    before = talk.text
+    talk.add(("tool", "21 degrees"))
+    talk.answer("", ends=False)
+    assert talk.text.startswith(before)
+    assert talk.text.endswith(turn)
+    assert talk.text.count('"weather"') == 1
+
+
+def test_a_tool_that_the_model_knows_is_not_told_again() -> None:
+    talk = Talk()
+    talk.add(("user", "Weather?"))
+    weather = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    for _ in range(2):
+        talk._take(talk.writer.offer(talk.transcript, talk.ids, [weather]))
+        assert talk.text.count('"weather"') == 1
+    talk.answer("None.")
+    talk._take(talk.writer.offer(talk.transcript, talk.ids, [weather]))
+    assert talk.text.count('"weather"') == 1
