@@ -89,7 +89,7 @@ class RunClient:
 
     def _stream(self, run_id: str, after: int) -> Iterator[dict[str, Any]]:
         address = f"{self._url}/v1/runs/{run_id}/events"
-        timeout = httpx.Timeout(_TIMEOUT, read=_READ_S)
+        timeout = httpx.Timeout(30.0, connect=5.0, read=_READ_S)
         params = {"after": after}
         with httpx.stream("GET", address, params=params, headers=self._headers, timeout=timeout) as answer:
             if answer.status_code != 200:
