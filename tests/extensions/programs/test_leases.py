@@ -99,7 +99,7 @@ async def test_a_script_can_catch_that_what_it_kept_is_gone(stage: Stage, error:
             try:
                 await ctx.generate()
             except RuntimeError as error:
-                return str(error)
+                return [str(error)]
         """)
     )
-    assert outcome.result.startswith(f"{code}: ")
+    assert outcome.result[0].startswith(f"{code}: ")
