@@ -49,9 +49,7 @@ def add(
     method: Annotated[str, typer.Option("--method", help="Of an HTTP tool.")] = "POST",
     description: Annotated[str, typer.Option("--description", help="Tells models what the tool is for.")] = "",
     parameters: Annotated[str, typer.Option("--parameters", help="JSON Schema of its arguments.")] = "",
-    header: Annotated[
-        list[str] | None, typer.Option("--header", help="NAME=VALUE or NAME=env:VARIABLE.")
-    ] = None,
+    header: Annotated[list[str] | None, typer.Option("--header", help="NAME=VALUE or NAME=env:VARIABLE.")] = None,
     allow: Annotated[list[str] | None, typer.Option("--allow", help="Only this tool of a server; repeat it.")] = None,
     effect: Annotated[EffectChoice, typer.Option("--effect", help="What a call does.")] = EffectChoice.ONCE,
     approval: Annotated[ApprovalChoice | None, typer.Option("--approval", help="Ask a person before calls.")] = None,

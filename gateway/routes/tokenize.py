@@ -7,14 +7,17 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from engine.text.model import TextModel
+from extensions.tools.catalog import ToolCaller
 from gateway.errors import BadRequest, PromptTooLong
 from gateway.openapi import takes
 from gateway.routes.answering import json_response
+from gateway.routes.owning import owner_of
 from gateway.schemas.base import parse_json, validate
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeTextRequest
 from gateway.services import ServicesDep, read_body
 from gateway.settings import Settings
+from gateway.tools.offers import names_of
 from gateway.translate.chat_work import prepare_chat, tool_format_of
 from gateway.translate.prompts import encode_messages, encode_text
 from gateway.translate.sampling import check_limits
@@ -64,6 +67,10 @@ async def render_chat_completion(request: Request, services: ServicesDep) -> Res
     model = services.models.resolve(body.model)
     check_limits(body, services.settings)
     text = services.runtime.text
+    if body.server_tools:
+        caller = ToolCaller(account=owner_of(request, services))
+        offers = await services.tools.resolver.by_name(body.server_tools, names_of(body.tools), caller)
+        body = body.model_copy(update={"tools": [*body.tools, *offers.tools()]})
     chat = await prepare_chat(body, text, await services.engine_info(), services.settings)
     answer = {
         "object": "chat.completion.render",
