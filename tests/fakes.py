@@ -435,6 +435,8 @@ class RunningServer:
             self._loop.run_until_complete(detached.aclose())
         self._loop.run_until_complete(self._app.state.services.programs.doors.aclose())
         self._loop.run_until_complete(self._app.state.services.tools.aclose())
+        if (tenants := self._app.state.services.tenants) is not None:
+            self._loop.run_until_complete(tenants.aclose())
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import doctor, models, programs, runs, serve, tools, version
+from gateway.cli import doctor, keys, models, programs, quotas, runs, serve, tenants, tools, usage, version
 from gateway.cli.exits import help_text
 from gateway.cli.group import ErrorReportingGroup
 
@@ -35,6 +35,11 @@ app.command("new")(programs.new_program)
 app.add_typer(models.app, name="models")
 app.add_typer(runs.app, name="runs")
 app.add_typer(tools.app, name="tools")
+app.add_typer(tenants.app, name="tenants")
+app.add_typer(keys.app, name="keys")
+app.add_typer(quotas.app, name="quotas")
+app.command("usage")(usage.show_usage)
+app.command("audit")(usage.show_audit)
 app.command("doctor")(doctor.show_doctor)
 app.command("version")(version.show_version)
 

@@ -42,8 +42,8 @@ class TenantOverview:
         tenant: Its record.
         used_kib_seconds: In the window, as engines have reported it.
         used_estimate: The same, up to now.
-        held_kib_seconds: Granted to engines.
-        remaining_kib_seconds: Of the quota; None without one.
+        held_kib_seconds: Of what remains, granted to engines.
+        remaining_kib_seconds: Of the quota, granted or not; None without one.
         life_kib_seconds: Ever.
         level_kib: Memory now.
         peak_kib: Most of it in the window.
@@ -121,7 +121,7 @@ async def _overview(tenancy: Tenancy, tenant: Tenant) -> TenantOverview:
         used_kib_seconds=used,
         used_estimate=used + running,
         held_kib_seconds=held,
-        remaining_kib_seconds=None if limit is None else max(0.0, limit - used - held),
+        remaining_kib_seconds=None if limit is None else max(0.0, limit - used),
         life_kib_seconds=_sum(account, "life"),
         level_kib=int(account.get("level", 0)),
         peak_kib=int(account.get("peak", 0)),

@@ -26,7 +26,7 @@ class Changes:
 
 
 async def export_configuration(store: TenancyStore) -> dict[str, Any]:
-    """All tenants, limits and keys.
+    """All tenants, limits and keys, in the order of their ids: the same configuration is the same file.
 
     Raises:
         QuotaStoreUnavailable: Redis did not answer.
@@ -37,11 +37,11 @@ async def export_configuration(store: TenancyStore) -> dict[str, Any]:
             "name": record["name"],
             "created_at": int(record["created"]),
             "limits": {"state": record["state"], **TenantLimits.of(record).model_dump(exclude_none=True)},
-            "keys": [_key_entry(key_id, key) for key_id, key in await store.keys(tenant_id)],
+            "keys": [_key_entry(key_id, key) for key_id, key in sorted(await store.keys(tenant_id))],
         }
-        for tenant_id, record in await store.tenants()
+        for tenant_id, record in sorted(await store.tenants())
     ]
-    admin_keys = [_key_entry(key_id, key) for key_id, key in await store.keys("")]
+    admin_keys = [_key_entry(key_id, key) for key_id, key in sorted(await store.keys(""))]
     return {"object": "wye.tenants", "version": VERSION, "tenants": tenants, "admin_keys": admin_keys}
 
 

@@ -79,11 +79,11 @@ class Verdict:
                 found[f"x-ratelimit-limit-{name}"] = str(rate.limit)
                 found[f"x-ratelimit-remaining-{name}"] = str(rate.left)
                 found[f"x-ratelimit-reset-{name}"] = duration(rate.reset_ms)
-        limit, used, held, resets_ms = self.kv
+        limit, used, _, resets_ms = self.kv
         if limit >= 0:
             found["x-kv-quota-limit"] = str(limit)
             found["x-kv-quota-used"] = str(used)
-            found["x-kv-quota-remaining"] = str(max(0, limit - used - held))
+            found["x-kv-quota-remaining"] = str(max(0, limit - used))
             if resets_ms > 0:
                 found["x-kv-quota-reset"] = str(resets_ms // 1000)
         if self.kind == "ok" and self.source:
