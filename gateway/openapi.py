@@ -57,6 +57,16 @@ BODIES: tuple[type[WireModel], ...] = (
     TokenizeTextRequest,
     TokenizeChatRequest,
     DetokenizeRequest,
+    ProjectRequest,
+    ServiceAccountRequest,
+    KeyRequest,
+    KeyUpdate,
+    RotateRequest,
+    AdminKeyRequest,
+    RateLimitUpdate,
+    TenantUpdate,
+    AdjustRequest,
+    ConfigurationFile,
 )
 """Every request body there is."""
 
