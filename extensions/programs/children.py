@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +13,8 @@ from extensions.programs.jsons import copied
 from extensions.programs.request import ProgramOutcome
 
 if TYPE_CHECKING:
+    from extensions.programs.doors import ProgramSource
+    from extensions.programs.program import Program
     from extensions.programs.run import ProgramRun
     from extensions.programs.scope import RunScope
 
@@ -45,12 +47,35 @@ class ChildCalls:
         limits: Mapping[str, float] | None = None,
     ) -> ChildResult:
         """Runs another program to its end."""
-        scope = self._scope
-        source = scope.world.children
-        if source is None:
-            raise fault("capability_missing", "programs cannot start programs here")
         if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_CHARS:
             raise invalid(f"name must be a text of 1 to {MAX_NAME_CHARS} characters")
+        return await self._run(lambda programs: programs.find(name), name, args, messages, limits)
+
+    async def run_source(
+        self,
+        source: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        limits: Mapping[str, float] | None = None,
+    ) -> ChildResult:
+        """Checks a text, and runs it to its end as a program."""
+        if not isinstance(source, str):
+            raise invalid("source must be text")
+        return await self._run(lambda programs: programs.check(source), "the program", args, messages, limits)
+
+    async def _run(
+        self,
+        find: Callable[[ProgramSource], Awaitable[Program]],
+        name: str,
+        args: Mapping[str, Any] | None,
+        messages: Sequence[Mapping[str, Any]] | None,
+        limits: Mapping[str, float] | None,
+    ) -> ChildResult:
+        scope = self._scope
+        programs = scope.world.children
+        if programs is None:
+            raise fault("capability_missing", "programs cannot start programs here")
         given = _messages(scope.request.messages if messages is None else messages)
         asked = copied({} if args is None else args, "args")
         if not isinstance(asked, dict):
@@ -65,7 +90,7 @@ class ChildCalls:
             id=f"{scope.request.id}.{number}",
         )
         try:
-            program = await source.find(name)
+            program = await find(programs)
             allowed = scope.guard.limits.narrowed(limits or {})
             run = await scope.launch(
                 program,

@@ -24,6 +24,15 @@ class ProgramSource(Protocol):
         """
         ...
 
+    async def check(self, source: str) -> Program:
+        """A program that the run brings itself.
+
+        Raises:
+            ProgramInvalid: It cannot run.
+            SandboxUnavailable: It cannot be checked now.
+        """
+        ...
+
 
 class ValueStore(Protocol):
     """Values of one owner. All of it raises `RuntimeError` (`store_unavailable`) where the store does not answer."""

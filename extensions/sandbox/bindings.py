@@ -72,7 +72,7 @@ TABLE: dict[type, Exposed] = {
                 "now",
                 "random",
             }
-            | {"run", "receive", "publish", "subscribe", "push", "pull"}
+            | {"run", "run_source", "receive", "publish", "subscribe", "push", "pull"}
             | {"tool", "tools", "start_tool", "tool_loop", "mcp"}
         ),
         attributes=("model", "store", "http"),

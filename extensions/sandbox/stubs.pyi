@@ -666,6 +666,19 @@ class LM:
         `limit_exceeded` where programs would start programs too deep.
         """
 
+    async def run_source(
+        self,
+        source: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        limits: Mapping[str, float] | None = None,
+    ) -> ChildResult:
+        """Runs a text as a program, such as one that the model wrote; else as `run`.
+
+        It is checked first: `program_invalid` says with line and column why it cannot run.
+        """
+
     async def receive(self, timeout_s: float | None = None) -> Any:
         """The next input that the client has posted to the run; raises `receive_timeout` if none comes in time.
 

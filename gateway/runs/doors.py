@@ -36,6 +36,10 @@ class OwnerPrograms:
         except StoreUnavailable as error:
             raise fault("store_unavailable", error.message) from None
 
+    async def check(self, source: str) -> Program:
+        """See `ProgramSource`."""
+        return await self._finder.check(source)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doors:

@@ -264,6 +264,24 @@ async def test_a_shipped_program_can_be_a_child(here: Worker, engine: ScriptedEn
     assert run["content"] == "Hello there."
 
 
+async def test_a_text_that_a_program_brings_is_checked_and_run(here: Worker) -> None:
+    source = """
+    begin = "async def main(request, lm):\\n    "
+    child = await lm.run_source(begin + "print(request.args['n'] * 2)\\n    return [1]\\n", {"n": 4})
+    told = []
+    for text in [begin + "return lm.nothing\\n", "1 / 0 +", "x" * 300000]:
+        try:
+            await lm.run_source(text)
+        except ValueError as error:
+            told.append(str(error))
+    return [child.logs, child.result, told]
+    """
+    logs, value, told = await result(here, source)
+    assert (logs, value) == ("8\n", [1])
+    assert all(one.startswith("program_invalid: ") for one in told), told
+    assert "line 2" in told[0]
+
+
 async def test_programs_start_programs_only_so_deep(here: Worker) -> None:
     await register(here, NESTS)
     assert await result(here, 'return (await lm.run("nests", {"depth": 2})).result') == 0
