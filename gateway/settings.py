@@ -75,9 +75,6 @@ class Settings(BaseSettings):
     drafter: Literal["none", "prompt_lookup"] = "none"
     """Guess tokens ahead for requests that name no drafter; the answers are the same."""
 
-    drafter: Literal["none", "prompt_lookup"] = "none"
-    """Guess tokens ahead for requests that name no drafter; the answers are the same."""
-
     max_prompts: Annotated[int, Field(ge=1)] = 1024
     """Most prompts of one completions request."""
 
