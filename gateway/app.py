@@ -132,7 +132,7 @@ def create_app(
     names = settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,)
     served = ServedModels(names, list(settings.adapter_paths))
 
-    tool_service = build_tools(settings, runtime, url, served.names[0])
+    tool_service = build_tools(settings, runtime, url, served.names[0], metrics)
 
     async def itself(scope: Scope, receive: Receive, send: Send) -> None:
         await app(scope, receive, send)

@@ -132,6 +132,16 @@ class Metrics:
             "wye_completion_tokens", "Tokens of one continuation.", buckets=_TOKEN_BUCKETS, registry=registry
         )
         self._embeddings = Counter("wye_embeddings", "Embeddings made.", registry=registry)
+        self._tool_calls = Counter(
+            "wye_tool_calls", "Calls of tools made by the server.", ("kind", "outcome"), registry=registry
+        )
+        self._tool_s = Histogram(
+            "wye_tool_call_seconds",
+            "A tool asked to its answer.",
+            ("kind",),
+            buckets=_LATENCY_BUCKETS,
+            registry=registry,
+        )
         self._embedding_s = Histogram(
             "wye_embeddings_seconds",
             "Acceptance of a request for embeddings to its last one.",
@@ -186,6 +196,17 @@ class Metrics:
         engine = CollectorRegistry()
         engine.register(self._engine_collector)
         return generate_latest(registry) + generate_latest(engine)
+
+    def observe_tool(self, kind: str, outcome: str, seconds: float) -> None:
+        """Notes one call of a tool.
+
+        Args:
+            kind: `http`, `mcp` or `script`.
+            outcome: `completed`, `tool_error`, `abandoned`, or the code of what went wrong.
+            seconds: How long it took.
+        """
+        self._tool_calls.labels(kind, outcome).inc()
+        self._tool_s.labels(kind).observe(seconds)
 
 
 class EngineCollector(Collector):

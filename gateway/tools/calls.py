@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,13 +20,9 @@ from gateway.errors import BadRequest
 from gateway.schemas.base import parse_json
 from gateway.schemas.items import new_id
 from gateway.tools.offers import Offer, ToolDoor
-
-log = logging.getLogger(__name__)
+from gateway.tools.watched import TOOL_ERROR
 
 CallStatus = Literal["in_progress", "completed", "failed", "incomplete"]
-
-TOOL_ERROR = "tool_error"
-"""Code of a call whose tool answered that it did not work."""
 
 NOT_RUN = "max_tool_calls"
 """Code of a call that was not made, as the answer had made as many as it may."""
@@ -147,7 +142,6 @@ async def run_call(call: ServerCall, door: ToolDoor, caller: ToolCaller, operati
         call.fail(error)
     finally:
         call.ms = (time.perf_counter() - started_s) * 1000
-        _write_down(call, caller)
 
 
 def read_arguments(text: str) -> dict[str, Any]:
@@ -182,13 +176,3 @@ _NUMBERS: dict[str, tuple[str, int]] = {
     EgressDenied.code: ("http_error", 403),
 }
 """Kinds and numbers of errors, as JSON-RPC, MCP's SDKs and HTTP have them."""
-
-
-def _write_down(call: ServerCall, caller: ToolCaller) -> None:
-    """Who called what, with which arguments (as a digest), and what came of it."""
-    digest = hashlib.sha256(call.arguments.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    label = "" if call.offer.label is None else f"{call.offer.label}/"
-    status = "abandoned" if call.status == "in_progress" else call.status
-    code = "" if call.error is None else f" ({call.error.code})"
-    message = "tool %s%s for %s in %s, arguments %s: %s%s after %.0f ms"
-    log.info(message, label, call.offer.name, caller.account or "-", caller.run_id, digest, status, code, call.ms)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from extensions.tools.box import ToolBox
 from extensions.tools.catalog import REPEATABLE, HttpReply, ToolCaller, ToolInfo, ToolResult
-from extensions.tools.errors import ToolDenied, ToolError, ToolFailed, ToolNotFound, ToolOutcomeUnknown
+from extensions.tools.errors import ToolDenied, ToolFailed, ToolNotFound, ToolOutcomeUnknown
 from extensions.tools.servers import McpServer
 from extensions.tools.spec import ToolSpec
 from gateway.errors import StoreUnavailable
@@ -22,6 +20,7 @@ from gateway.tools.entries import Entry
 from gateway.tools.offers import SEPARATOR
 from gateway.tools.registry import ToolRegistry
 from gateway.tools.resolving import name_of
+from gateway.tools.watched import WatchedBox
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class CallerCatalog:
         caller: For whom.
     """
 
-    def __init__(self, registry: ToolRegistry, box: ToolBox, caller: ToolCaller) -> None:
+    def __init__(self, registry: ToolRegistry, box: WatchedBox, caller: ToolCaller) -> None:
         self._registry = registry
         self._box = box
         self._caller = caller
@@ -82,21 +81,9 @@ class CallerCatalog:
 
     async def _call(self, spec: ToolSpec, arguments: Mapping[str, Any], key: str | None) -> ToolResult:
         work = uuid.uuid4().hex if key is None else _digest(self._caller.run_id, name_of(spec), key)
-        started_s, came_of_it = time.perf_counter(), "abandoned"
-        try:
-            if key is None or spec.effect in REPEATABLE or self._registry.store is None:
-                result = await self._box.call(spec, arguments, operation_id=work, caller=self._caller)
-            else:
-                result = await self._once(spec, arguments, work)
-            came_of_it = "failed" if result.is_error else "completed"
-        except ToolError as error:
-            came_of_it = error.code
-            raise
-        finally:
-            took_ms = (time.perf_counter() - started_s) * 1000
-            message = "tool %s for %s in %s: %s after %.0f ms"
-            log.info(message, spec.name, self._caller.account or "-", self._caller.run_id, came_of_it, took_ms)
-        return result
+        if key is None or spec.effect in REPEATABLE or self._registry.store is None:
+            return await self._box.call(spec, arguments, operation_id=work, caller=self._caller)
+        return await self._once(spec, arguments, work)
 
     async def _once(self, spec: ToolSpec, arguments: Mapping[str, Any], work: str) -> ToolResult:
         """Does a piece of work that must not be done twice, or tells what came of it when it was done."""

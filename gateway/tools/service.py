@@ -17,6 +17,7 @@ from gateway.tools.entries import Entry
 from gateway.tools.file import load_tools
 from gateway.tools.registry import ToolRegistry
 from gateway.tools.resolving import ToolResolver
+from gateway.tools.watched import ToolMetrics, WatchedBox
 
 
 class ToolService:
@@ -33,7 +34,7 @@ class ToolService:
         resolver: Finds what requests name.
     """
 
-    def __init__(self, registry: ToolRegistry, box: ToolBox, *, takes_addresses: bool = False) -> None:
+    def __init__(self, registry: ToolRegistry, box: WatchedBox, *, takes_addresses: bool = False) -> None:
         self.registry = registry
         self.box = box
         self.resolver = ToolResolver(registry, box, takes_addresses=takes_addresses)
@@ -48,7 +49,7 @@ class ToolService:
         await self.registry.aclose()
 
 
-def build_tools(settings: Settings, runtime: Runtime, url: str, model: str) -> ToolService:
+def build_tools(settings: Settings, runtime: Runtime, url: str, model: str, metrics: ToolMetrics) -> ToolService:
     """What calls tools in one gateway process.
 
     Args:
@@ -56,13 +57,14 @@ def build_tools(settings: Settings, runtime: Runtime, url: str, model: str) -> T
         runtime: Where tools run that are programs.
         url: Of the Redis that keeps tenants' tools; empty keeps none.
         model: Name that such programs see of the model.
+        metrics: Told of each call.
 
     Raises:
         ToolsFileError: The operator's file cannot be used.
     """
     store = ToolStore(url, max_tools=settings.max_tools, max_bytes=settings.max_tools_bytes) if url else None
     egress = EgressPolicy.read(settings.tool_hosts, settings.tool_networks)
-    box = ToolBox(egress=egress, scripts=ScriptTools(runtime, model))
+    box = WatchedBox(ToolBox(egress=egress, scripts=ScriptTools(runtime, model)), metrics)
     registry = ToolRegistry(operator_tools(settings), store)
     return ToolService(registry, box, takes_addresses=settings.adhoc_tool_servers)
 

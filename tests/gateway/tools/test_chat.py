@@ -234,3 +234,19 @@ async def test_what_cannot_be_is_refused_before_any_work(
     for is_streamed in (False, True):
         await refused(client, chat(stream=is_streamed, **fields), param=param)
     assert engine.requests == []
+
+
+async def test_each_call_is_counted_and_written_down_without_its_arguments(
+    client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "\n".join((call("weather", city="Secretville"), call("fail"), call("late", city="x")))
+    engine.script = says_in_turn(model, said, "Done.")
+    with caplog.at_level("INFO", "gateway.tools"):
+        await whole(client, ask("weather", "late", "files"))
+    lines = [record.message for record in caplog.records if record.name.startswith("gateway.tools")]
+    assert len(lines) == 3
+    assert "Secretville" not in caplog.text
+    assert any("tool files/fail for" in line and "tool_error" in line for line in lines)
+    metrics = (await client.get("/metrics")).text
+    for kind, outcome in (("http", "completed"), ("mcp", "tool_error"), ("http", "tool_outcome_unknown")):
+        assert f'wye_tool_calls_total{{kind="{kind}",outcome="{outcome}"}} 1.0' in metrics
