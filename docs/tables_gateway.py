@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import annotated_types
@@ -9,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from docs.markdown import code, first_sentence, table
 from engine.request import EngineInfo, GenerationDefaults
-from engine.stats import EngineStats
+from engine.stats import AccountCharge, EngineStats
 from gateway.errors import INTERNAL, TABLE, ErrorSpec
 from gateway.settings import Settings
 from gateway.telemetry import Metrics
@@ -80,6 +81,7 @@ class _QuietEngine:
 
     is_ready = True
     stats = EngineStats()
+    charges: Mapping[str, AccountCharge] = {}
 
     @property
     def info(self) -> EngineInfo:

@@ -21,6 +21,7 @@ HEADINGS: Mapping[str, str] = {
     "gateway_cost": "What a streamed token costs a gateway",
     "prefix": "The prefix cache",
     "pool": "The KV pool when it is full",
+    "economy": "What is kept, and what gives way",
     "http_overhead": "What HTTP adds",
     "idle_streams": "Idle streams",
     "agents": "Agents as clients and as programs",

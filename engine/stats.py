@@ -37,6 +37,14 @@ class EngineStats(msgspec.Struct, kw_only=True):
         num_cached_tokens: Prompt tokens taken from the prefix cache.
         num_prompt_tokens: Prompt tokens of admitted requests, cached or not.
         num_preemptions: Sequences that gave their pages back and waited again.
+        num_contexts: Contexts held.
+        num_leases: Those of them that somebody wishes to keep.
+        num_revoked: Leases that ended before their holders ended them.
+        num_demoted: Contexts whose pages others needed.
+        num_host_pages: Pages of host memory that hold KV.
+        num_saved_pages: Pages copied to host memory.
+        num_restored_pages: Pages copied back from there.
+        overhead_kib_ms: What idle pages of the prefix cache came to, in KiB times milliseconds; charged to nobody.
         num_finished: Sequences ended, by finish reason.
         step_ms: Wall time of the last step.
     """
@@ -55,5 +63,13 @@ class EngineStats(msgspec.Struct, kw_only=True):
     num_cached_tokens: int = 0
     num_prompt_tokens: int = 0
     num_preemptions: int = 0
+    num_contexts: int = 0
+    num_leases: int = 0
+    num_revoked: int = 0
+    num_demoted: int = 0
+    num_host_pages: int = 0
+    num_saved_pages: int = 0
+    num_restored_pages: int = 0
+    overhead_kib_ms: int = 0
     num_finished: dict[str, int] = {}
     step_ms: float = 0.0

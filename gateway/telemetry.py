@@ -7,7 +7,7 @@ all. Engine metrics come from the one engine and are the same whoever is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from engine.errors import EngineStopped
 from engine.request import EngineInfo
-from engine.stats import EngineStats
+from engine.stats import AccountCharge, EngineStats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -37,12 +37,19 @@ _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 _TPOT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
 _TOKEN_BUCKETS = (1, 4, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072)
 
+MAX_ACCOUNTS = 20
+"""Accounts that metrics name; labels without end would be the end of whoever scrapes them."""
+OTHER_ACCOUNTS = "(other)"
+
 _GAUGES = (
     ("wye_engine_running_sequences", "Sequences with KV on the device.", "num_running"),
     ("wye_engine_waiting_sequences", "Sequences that wait for admission.", "num_waiting"),
     ("wye_kv_pages", "Pages in the KV pool.", "num_pages"),
     ("wye_kv_used_pages", "Pages that some live sequence holds.", "num_used_pages"),
     ("wye_kv_cached_pages", "Pages that only the prefix cache holds.", "num_cached_pages"),
+    ("wye_kv_host_pages", "Pages of host memory that hold KV.", "num_host_pages"),
+    ("wye_kv_contexts", "Contexts that programs hold.", "num_contexts"),
+    ("wye_kv_leases", "Those of them that somebody wishes to keep.", "num_leases"),
 )
 _COUNTERS = (
     ("wye_engine_steps", "Steps run.", "num_steps"),
@@ -54,6 +61,10 @@ _COUNTERS = (
     ("wye_prefix_cache_hit_tokens", "Prompt tokens taken from the prefix cache.", "num_cached_tokens"),
     ("wye_prefix_cache_query_tokens", "Prompt tokens of admitted requests, cached or not.", "num_prompt_tokens"),
     ("wye_engine_preemptions", "Sequences that gave their pages back and waited again.", "num_preemptions"),
+    ("wye_kv_leases_revoked", "Leases that ended before their holders ended them.", "num_revoked"),
+    ("wye_kv_contexts_demoted", "Contexts whose pages others needed.", "num_demoted"),
+    ("wye_kv_saved_pages", "Pages copied to host memory.", "num_saved_pages"),
+    ("wye_kv_restored_pages", "Pages copied back from host memory.", "num_restored_pages"),
 )
 
 
@@ -68,6 +79,11 @@ class EngineNumbers(Protocol):
     @property
     def stats(self) -> EngineStats:
         """Its newest numbers."""
+        ...
+
+    @property
+    def charges(self) -> Mapping[str, AccountCharge]:
+        """What the KV of each account has come to."""
         ...
 
     @property
@@ -116,6 +132,16 @@ class Metrics:
             buckets=_TPOT_BUCKETS,
             registry=registry,
         )
+        self._tool_calls = Counter(
+            "wye_tool_calls", "Calls of tools made by the server.", ("kind", "outcome"), registry=registry
+        )
+        self._tool_s = Histogram(
+            "wye_tool_call_seconds",
+            "A tool asked to its answer.",
+            ("kind",),
+            buckets=_LATENCY_BUCKETS,
+            registry=registry,
+        )
         self._generation_s = Histogram(
             "wye_generation_seconds",
             "Acceptance of a generation to its end.",
@@ -132,16 +158,6 @@ class Metrics:
             "wye_completion_tokens", "Tokens of one continuation.", buckets=_TOKEN_BUCKETS, registry=registry
         )
         self._embeddings = Counter("wye_embeddings", "Embeddings made.", registry=registry)
-        self._tool_calls = Counter(
-            "wye_tool_calls", "Calls of tools made by the server.", ("kind", "outcome"), registry=registry
-        )
-        self._tool_s = Histogram(
-            "wye_tool_call_seconds",
-            "A tool asked to its answer.",
-            ("kind",),
-            buckets=_LATENCY_BUCKETS,
-            registry=registry,
-        )
         self._embedding_s = Histogram(
             "wye_embeddings_seconds",
             "Acceptance of a request for embeddings to its last one.",
@@ -181,6 +197,17 @@ class Metrics:
         self._prompt_tokens.observe(num_prompt_tokens)
         self._generation_s.observe(took_s)
 
+    def observe_tool(self, kind: str, outcome: str, seconds: float) -> None:
+        """Notes one call of a tool.
+
+        Args:
+            kind: `http`, `mcp` or `script`.
+            outcome: `completed`, `tool_error`, `abandoned`, or the code of what went wrong.
+            seconds: How long it took.
+        """
+        self._tool_calls.labels(kind, outcome).inc()
+        self._tool_s.labels(kind).observe(seconds)
+
     def observe_embeddings(self, num_embeddings: int, num_prompt_tokens: int, took_s: float) -> None:
         """Notes all embeddings of a request."""
         self._embeddings.inc(num_embeddings)
@@ -196,17 +223,6 @@ class Metrics:
         engine = CollectorRegistry()
         engine.register(self._engine_collector)
         return generate_latest(registry) + generate_latest(engine)
-
-    def observe_tool(self, kind: str, outcome: str, seconds: float) -> None:
-        """Notes one call of a tool.
-
-        Args:
-            kind: `http`, `mcp` or `script`.
-            outcome: `completed`, `tool_error`, `abandoned`, or the code of what went wrong.
-            seconds: How long it took.
-        """
-        self._tool_calls.labels(kind, outcome).inc()
-        self._tool_s.labels(kind).observe(seconds)
 
 
 class EngineCollector(Collector):
@@ -225,11 +241,28 @@ class EngineCollector(Collector):
         for name, text, field in _COUNTERS:
             yield CounterMetricFamily(name, text, value=getattr(stats, field))
         yield GaugeMetricFamily("wye_kv_usage_ratio", "Used pages over all pages.", value=_usage(stats))
+        yield from self._accounts()
         yield GaugeMetricFamily("wye_engine_step_seconds", "Wall time of the last step.", value=stats.step_ms / 1000)
         finished = CounterMetricFamily("wye_engine_finished", "Sequences ended, by reason.", labels=("reason",))
         for reason, count in stats.num_finished.items():
             finished.add_metric((reason,), count)
         yield finished
+
+    def _accounts(self) -> Iterator[Metric]:
+        """What accounts hold: the largest by name, as many as a scrape can bear, and the rest together."""
+        charges = sorted(self._engine.charges.values(), key=lambda charge: -charge.level_kib)
+        resident = GaugeMetricFamily(
+            "wye_kv_resident_kib", "KV that an account pays for, on the device and in host memory.", labels=("account",)
+        )
+        for charge in charges[:MAX_ACCOUNTS]:
+            if charge.level_kib:
+                resident.add_metric((charge.account,), charge.level_kib)
+        rest = sum(charge.level_kib for charge in charges[MAX_ACCOUNTS:])
+        if rest:
+            resident.add_metric((OTHER_ACCOUNTS,), rest)
+        yield resident
+        charged = sum(charge.total_kib_ms for charge in charges) / 1000
+        yield CounterMetricFamily("wye_kv_charged_kib_seconds", "KiB of KV times seconds, all accounts.", value=charged)
 
     def _info(self) -> Iterator[Metric]:
         try:

@@ -86,6 +86,9 @@ class ContextHosting:
         if context.host is None:
             return None
         num_tokens = min(context.num_hosted, sequence.num_reusable)
+        if context.hosted_gaps:
+            # What the cache has lies where it would without gaps: it cannot stand before what was saved with them.
+            name = PrefixName(name.root, name.num_tokens, [])
         num_found = self._kv.num_cached(name)
         size = self._kv.page_size
         start = max(context.num_computed, num_found * size)

@@ -47,9 +47,6 @@ PREFILL_STEP_TOKENS = 64
 PROMPT_READOUT_CHUNK = 256
 """Most prompt positions read out in one lane and step: each costs a row of logits over the whole vocabulary."""
 
-MAX_STEP_DRAFTS = 64
-"""Most guessed tokens in one step: what they cost beside the others is nothing that is known to be needed."""
-
 
 class Scheduler:
     """Owns every live sequence; it and the contexts it owns are the only callers of the KV manager.
@@ -70,6 +67,7 @@ class Scheduler:
         draw_seed: Gives a seed to requests that bring none.
         window: Positions that a token of the model sees back, itself included; None for all.
         adapters: Those that requests may name.
+        draft_cost: What a guessed token adds to a step, see `engine.drafting.costs`.
         host_pages: Pages of host memory for contexts whose pages others need.
     """
 
@@ -84,6 +82,7 @@ class Scheduler:
         draw_seed: Callable[[], int],
         window: int | None = None,
         adapters: ListOf[AdapterInfo] = (),
+        draft_cost: float = 0.1,
         host_pages: int = 0,
     ) -> None:
         assert max_batch_tokens >= max_num_seqs
@@ -97,7 +96,7 @@ class Scheduler:
         self.contexts = ContextRegistry(kv, self.tier, window)
         self._draw_seed = draw_seed
         self._adapters = AdapterTable(adapters)
-        self._drafts = DraftPlanner(MAX_STEP_DRAFTS)
+        self._drafts = DraftPlanner(draft_cost)
         self._arrivals = itertools.count()
         self._roster = Roster(max_num_seqs)
         self._floors = Floors(kv, self._roster, self.shares, max_num_seqs)
@@ -120,7 +119,17 @@ class Scheduler:
             usage.num_used,
             usage.num_cached,
         )
+        self._describe_holding(totals)
         return totals
+
+    def _describe_holding(self, totals: EngineStats) -> None:
+        contexts, tier = self.contexts, self.tier
+        totals.num_contexts, totals.num_leases = len(contexts), len(contexts.leases)
+        totals.num_revoked, totals.num_demoted = contexts.leases.num_revoked, contexts.num_demoted
+        totals.num_host_pages = tier.num_pages - tier.num_free
+        totals.num_saved_pages, totals.num_restored_pages = tier.num_saved, tier.num_restored
+        self.kv.meter.tick()
+        totals.overhead_kib_ms = self.kv.meter.overhead_kib_ms
 
     def add(
         self, request: GenerateRequest, constraint: Constraint | None = None, program: BoundProgram | None = None
@@ -431,7 +440,7 @@ class Scheduler:
         """Tokens to verify behind the one that a sequence computes, if there is room for them without a sacrifice."""
         assert sequence.table is not None
         budget = self._max_batch_tokens - len(self._roster.running) - batch.num_drafts
-        drafts = self._drafts.propose(sequence, batch, budget)
+        drafts = self._drafts.propose(sequence, batch, budget, len(self._roster.running))
         fits = drafts and self.kv.can_reserve(sequence.table, start, start + 1 + len(drafts))
         return drafts if fits else ()
 

@@ -176,6 +176,16 @@ def serve(
     kv_pages: Annotated[
         int | None, typer.Option(min=1, help="Pages of the KV pool, instead of --kv-bytes.", rich_help_panel=_ENGINE)
     ] = None,
+    kv_host_bytes: Annotated[
+        int | None,
+        typer.Option(
+            parser=_size,
+            metavar="SIZE",
+            envvar="WYE_KV_HOST_BYTES",
+            help="Host memory for leased contexts whose pages others need, e.g. 4GiB. Default: none.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
     max_model_len: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens of one sequence. Default: the model's own limit.", rich_help_panel=_ENGINE),
@@ -230,7 +240,12 @@ def serve(
             step=step.value,
             attention=attention,
             max_model_len=max_model_len,
-            kv=KVConfig(num_pages=kv_pages, pool_bytes=kv_bytes, prefix_cache=not no_prefix_cache),
+            kv=KVConfig(
+                num_pages=kv_pages,
+                pool_bytes=kv_bytes,
+                prefix_cache=not no_prefix_cache,
+                host_bytes=kv_host_bytes or 0,
+            ),
             scheduling=SchedulingConfig(max_num_seqs=max_num_seqs, max_batch_tokens=max_batch_tokens),
             parallel=ParallelConfig(num_threads=threads),
             adapters=_adapters(settings),

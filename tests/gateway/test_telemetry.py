@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.stats import EngineStats
+from engine.stats import AccountCharge, EngineStats
 from engine.text.model import TextModel
 from gateway.settings import PROMETHEUS_VARIABLE
-from gateway.telemetry import Metrics
+from gateway.telemetry import MAX_ACCOUNTS, OTHER_ACCOUNTS, Metrics
 from tests.fakes import ScriptedEngine
 from tests.gateway.wire import CHAT, TEXT, chat, stream, text, whole
 
@@ -55,6 +55,18 @@ async def test_generations_are_measured(client: httpx.AsyncClient, model: TextMo
     assert seen["wye_completion_tokens_sum"] == 2 * num_said + 2 * 3
 
 
+async def test_what_accounts_hold_is_told_of_the_largest_by_name(engine: ScriptedEngine) -> None:
+    for index in range(MAX_ACCOUNTS + 5):
+        engine.charges[f"t{index}"] = AccountCharge(f"t{index}", 1000, 100 + index)
+    engine.charges["gone"] = AccountCharge("gone", 5000, 0)
+    seen = samples(Metrics(engine).expose().decode())
+    resident = {name: value for name, value in seen.items() if name.startswith("wye_kv_resident_kib")}
+    assert len(resident) == MAX_ACCOUNTS + 1
+    assert resident[f"wye_kv_resident_kib,account=t{MAX_ACCOUNTS + 4}"] == 100 + MAX_ACCOUNTS + 4
+    assert resident[f"wye_kv_resident_kib,account={OTHER_ACCOUNTS}"] == sum(range(100, 105))
+    assert seen["wye_kv_charged_kib_seconds_total"] == MAX_ACCOUNTS + 5 + 5
+
+
 async def test_the_engine_speaks_for_itself(engine: ScriptedEngine) -> None:
     engine._stats = EngineStats(
         num_waiting=3,
@@ -84,7 +96,7 @@ async def test_the_engine_speaks_for_itself(engine: ScriptedEngine) -> None:
 WORKER = """
 import sys
 from pathlib import Path
-from gateway.telemetry import Metrics
+from gateway.telemetry import MAX_ACCOUNTS, OTHER_ACCOUNTS, Metrics
 from tests.fakes import ScriptedEngine, repeats, text_model
 text = text_model()
 metrics = Metrics(ScriptedEngine(text, repeats(1)), int(sys.argv[2]), Path(sys.argv[1]))
