@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,3 +146,53 @@ async def test_whoever_asks_a_ready_server_is_served_whichever_worker_answers(mo
     for _ in range(8):
         async with connect(mortal) as client:
             await whole(client, text(max_tokens=1), TEXT)
+
+
+async def test_a_detached_run_of_a_killed_worker_fails_with_its_reason_and_keeps_its_events(
+    mortal: RunningServer,
+) -> None:
+    source = """
+async def main(request, lm):
+    ctx = await lm.context("Hello")
+    await ctx.prefill()
+    await lm.emit("begun")
+    await lm.sleep(200)
+"""
+
+    async def events(client: httpx.AsyncClient) -> list[str]:
+        answer = await client.get(f"{path}/events")
+        return [json.loads(line[6:])["type"] for line in answer.text.splitlines() if line.startswith("data: ")]
+
+    async def has_status(status: str) -> bool:
+        # A new connection each time: the worker that answered before may be the one that is gone.
+        async with connect(mortal) as client:
+            with contextlib.suppress(httpx.TransportError):
+                run = (await client.get(path)).json()
+                return bool(run["status"] == status and run["last_sequence_number"] >= 1)
+        return False
+
+    async with connect(mortal) as client:
+        path = f"/v1/runs/{(await client.post('/v1/runs', json={'source': source})).json()['id']}"
+        await gauges.until(lambda: has_status("in_progress"))
+        busy = await busy_workers(client)
+    (victim,) = [one for one in processes(mortal, "gateway.worker") if index_of(one) in busy]
+    victim.kill()
+    await gauges.until(lambda: has_status("failed"))
+    async with connect(mortal) as client:
+        error = (await client.get(path)).json()["error"]
+        assert error["code"] == "run_interrupted"
+        assert await events(client) == ["run.started", "run.text.delta", "run.failed"]
+        await gauges.wait_for_quiet(client)
+
+
+async def busy_workers(client: httpx.AsyncClient) -> set[int]:
+    """Indices of workers with something in flight."""
+    answer = await client.get("/metrics")
+    found = re.findall(r'^wye_gateway_active_requests{worker="(\d+)"} ([0-9.]+)$', answer.text, re.MULTILINE)
+    return {int(worker) for worker, count in found if float(count) >= 1}
+
+
+def index_of(process: psutil.Process) -> int:
+    """Which of the workers a process is."""
+    index: int = json.loads(process.environ()["WYE_WORKER"])["index"]
+    return index
