@@ -63,6 +63,16 @@ MODULES = {
 }
 
 CASES: dict[str, tuple[Body, Callable[[Body], bool]]] = {
+    "async_tools": (
+        {"tools": ["rainfall"], "max_tokens": 24, "stride": 4},
+        lambda one: (
+            result(one)["calls"] == ["rainfall"]
+            and [found["name"] for found in result(one)["injected"]] == ["rainfall"]
+            and json.loads(result(one)["injected"][0]["answer"])["mm"] == 42
+            and usage(one)["tool_calls"] == 1
+            and bool(text(one))
+        ),
+    ),
     "attention_sink": (
         {"window": 32, "stride": 12, "max_tokens": 96, "temperature": 1.0, "seed": 7},
         stays_small,
@@ -81,6 +91,14 @@ CASES: dict[str, tuple[Body, Callable[[Body], bool]]] = {
     "classifier_free_guidance": (
         {"scale": 2.0, "max_tokens": 12, "temperature": 0.0},
         lambda one: 0 < one["usage"]["completion_tokens"] <= 12 and usage(one)["contexts"] == 2 and bool(text(one)),
+    ),
+    "codeact": (
+        {"must_act": True, "max_steps": 2, "max_tokens": 24},
+        lambda one: (
+            bool(result(one)["steps"])
+            and all(step["code"] and step["output"] for step in result(one)["steps"])
+            and usage(one)["generations"] > len(result(one)["steps"])
+        ),
     ),
     "constrained_grammar": (
         {"grammar": 'start: ("yes" | "no") " " /[a-z]{3}/'},
@@ -145,6 +163,17 @@ CASES: dict[str, tuple[Body, Callable[[Body], bool]]] = {
         {"max_tokens": 24},
         lambda one: result(one)["tokens"] == 24 == result(one)["passes"] + result(one)["accepted"],
     ),
+    "react": (
+        {"tools": ["rainfall"], "min_steps": 1, "max_steps": 2, "max_tokens": 8, "thought_tokens": 10},
+        lambda one: (
+            1 <= len(result(one)["steps"]) == usage(one)["tool_calls"] <= 2
+            and all(
+                json.loads(step["observation"]) == {"city": step["call"]["arguments"]["city"], "mm": 42}
+                for step in result(one)["steps"]
+            )
+            and bool(text(one))
+        ),
+    ),
     "reflexion": (
         {"trials": 2, "max_tokens": 10, "must_match": "never said"},
         lambda one: usage(one)["generations"] == 4,
@@ -176,6 +205,29 @@ CASES: dict[str, tuple[Body, Callable[[Body], bool]]] = {
     "watermark_greenlist": ({"max_tokens": 12, "seed": 1}, draws),
     "xtc": ({"max_tokens": 12, "seed": 1}, draws),
 }
+
+
+RAINFALL = """
+async def main(request, lm):
+    await lm.sleep(0.05)
+    return {"city": request.args["city"], "mm": 42}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rainfall(real_server: RunningServer) -> None:
+    """A tool for the programs that call some."""
+    city = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]}
+    tool = {
+        "name": "rainfall",
+        "kind": "script",
+        "effect": "pure",
+        "description": "Tells how much it rained in a city, in millimetres.",
+        "parameters": {**city, "additionalProperties": False},
+        "script": {"source": RAINFALL},
+    }
+    answer = httpx.post(f"{real_server.url}/tools", json=tool, timeout=60)
+    assert answer.status_code == 200, answer.text
 
 
 def test_every_program_has_a_case_and_says_what_it_follows() -> None:
