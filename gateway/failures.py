@@ -2,6 +2,7 @@
 
 ServeError
 ├── AddressUnavailable   host and port cannot be listened on; nothing was started
+├── UnfitStore           the Redis that was named cannot be used, see `gateway.state.probe`; nothing was started
 └── GaveUp               engine or worker died too often, or while starting; all was stopped
 """
 

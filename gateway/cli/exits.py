@@ -15,7 +15,7 @@ from engine.sources.errors import (
     StoreBusy,
     UnsupportedModel,
 )
-from gateway.failures import EXIT_BAD_MODEL, AddressUnavailable, GaveUp
+from gateway.failures import EXIT_BAD_MODEL, AddressUnavailable, GaveUp, ServeError
 
 
 class Exit(enum.IntEnum):
@@ -57,6 +57,7 @@ _BY_ERROR: tuple[tuple[type[Exception], Exit], ...] = (
     (AddressUnavailable, Exit.ADDRESS),
     (EngineError, Exit.FAILURE),
     (GaveUp, Exit.FAILURE),
+    (ServeError, Exit.USAGE),
 )
 
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
+from gateway.state.link import connect_listener
 from gateway.state.store import PREFIX
 from gateway.state.tasks import end_task
 
@@ -41,7 +41,7 @@ class Bells:
     """
 
     def __init__(self, url: str) -> None:
-        self._redis = Redis.from_url(url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S)
+        self._redis = connect_listener(url)
         self._bells: dict[str, set[asyncio.Event]] = {}
         self._listening: asyncio.Task[None] | None = None
         self._is_heard = asyncio.Event()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gateway.settings import Settings
 from gateway.state.embedded import DirectoryInUse, EmbeddedRedis, EmbeddedRedisError, find_server
+from gateway.state.probe import check_store
 
 
 @contextlib.contextmanager
@@ -21,8 +22,14 @@ def private_redis(
         settings: Of the gateway.
         directory: Where to keep state, if `state_dir` is not set; None with neither runs nothing.
         note: Told what people should know.
+
+    Raises:
+        UnfitStore: The Redis of `redis_url` is there and cannot be used.
     """
     directory = Path(settings.state_dir).expanduser() if settings.state_dir else directory
+    if settings.redis_url:
+        for warning in check_store(settings.redis_url, keeps_accounts=bool(settings.admin_key)):
+            note(warning)
     if settings.redis_url or directory is None:
         yield None
         return

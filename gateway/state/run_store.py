@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import msgspec
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from gateway.state import run_scripts
@@ -32,7 +30,6 @@ MAX_INPUT_BYTES = 4 * 2**20
 """Of one run, over all its time."""
 
 _MAX_FOLLOWERS = 1024
-_TIMEOUT_S = 5.0
 _WHAT = "runs"
 
 Status = Literal["in_progress", "completed", "failed", "cancelled"]
@@ -125,14 +122,7 @@ class RunStore:
     def __init__(self, url: str, bounds: RunBounds) -> None:
         self._redis: Redis = connect(url)
         # Readers of events wait inside Redis, each on a connection of its own.
-        self._follower_pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_MAX_FOLLOWERS,
-            timeout=_TIMEOUT_S,
-            socket_timeout=_TIMEOUT_S,
-            retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
-        )
-        self._followers = Redis(connection_pool=self._follower_pool)
+        self._followers = connect(url, max_connections=_MAX_FOLLOWERS)
         self.bounds = bounds
         register = self._redis.register_script
         self._create = register(run_scripts.CREATE)
@@ -150,7 +140,7 @@ class RunStore:
         """Closes the connections. Idempotent."""
         with contextlib.suppress(RedisError, OSError):
             await self._redis.aclose()
-            await self._follower_pool.aclose()
+            await self._followers.aclose()
 
     async def check(self) -> None:
         """Asks whether the store is there.

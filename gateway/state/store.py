@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import msgspec
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff
 from redis.exceptions import RedisError
 
 from gateway.errors import StoreUnavailable
 from gateway.state import scripts
+from gateway.state.link import connect
 
 PREFIX = "{wye}:"
 """Of every key; one hash tag, so that a cluster keeps them in one place."""
@@ -30,8 +28,6 @@ ALIVE_MS = 10_000
 EVENT_WAIT_MS = 1000
 """How long a reader of events waits for news before it looks whether the worker is still there."""
 
-_TIMEOUT_S = 5.0
-_MAX_CONNECTIONS = 32
 _MAX_FOLLOWERS = 1024
 _COMPRESSED = b"\x00"
 """First byte of compressed JSON, which plain JSON never begins with."""
@@ -69,22 +65,14 @@ class ResponseStore:
     """The store. Belongs to one event loop; connects when first used.
 
     Args:
-        url: Of a Redis, as redis-py reads it: `redis://`, `rediss://` or `unix://`.
+        url: Of a Redis, see `gateway.state.address`.
         bounds: How much is kept.
     """
 
     def __init__(self, url: str, bounds: Bounds) -> None:
-        # Every script may be repeated, so a lost answer is asked for again.
-        retry = Retry(ExponentialBackoff(cap=0.2, base=0.02), 2)
-        self._pool = BlockingConnectionPool.from_url(
-            url, max_connections=_MAX_CONNECTIONS, timeout=_TIMEOUT_S, socket_timeout=_TIMEOUT_S, retry=retry
-        )
+        self._redis = connect(url)
         # Readers of events wait inside Redis, each on a connection of its own.
-        self._follower_pool = BlockingConnectionPool.from_url(
-            url, max_connections=_MAX_FOLLOWERS, timeout=_TIMEOUT_S, socket_timeout=_TIMEOUT_S, retry=retry
-        )
-        self._redis = Redis(connection_pool=self._pool)
-        self._followers = Redis(connection_pool=self._follower_pool)
+        self._followers = connect(url, max_connections=_MAX_FOLLOWERS)
         self._bounds = [str(bounds.ttl_s * 1000), str(bounds.count), str(bounds.bytes)]
         register = self._redis.register_script
         self._put = register(scripts.PUT)
@@ -97,8 +85,8 @@ class ResponseStore:
     async def aclose(self) -> None:
         """Closes the connections. Idempotent."""
         with contextlib.suppress(RedisError, OSError):
-            await self._pool.aclose()
-            await self._follower_pool.aclose()
+            await self._redis.aclose()
+            await self._followers.aclose()
 
     async def check(self) -> None:
         """Asks whether the store is there.

@@ -123,10 +123,7 @@ class TenancyStore:
     async def num_running(self, tenant_id: str) -> int:
         """Requests of a tenant in flight."""
         with quota_store():
-            seconds, micros = await self._redis.time()
-            return int(
-                await self._redis.zcount(f"{PREFIX}slots:t:{tenant_id}", seconds * 1000 + micros // 1000, "+inf")
-            )
+            return int(await self._redis.zcount(f"{PREFIX}slots:t:{tenant_id}", int(time.time() * 1000), "+inf"))
 
     async def usage(self, tenant_id: str, days: Sequence[str]) -> dict[str, Record]:
         """What a tenant used on some days (`YYYYMMDD`), as the scripts wrote it."""
