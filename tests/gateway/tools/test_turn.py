@@ -1,0 +1,93 @@
+"""A turn with tools seen from inside: what it holds while it lasts, and lets go of however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fastapi import FastAPI
+
+from engine.text.model import TextModel
+from extensions.tools.catalog import ToolCaller
+from gateway.routes.with_tools import begin_turn
+from gateway.schemas.base import validate
+from gateway.schemas.chat import ChatRequest
+from gateway.services import Services
+from gateway.tenancy.payer import Payer
+from gateway.tenancy.tickets import Ticket
+from gateway.tools.turn import ToolTurn
+from tests.extensions.tools.service import Service
+from tests.fakes import ScriptedEngine
+from tests.gateway.tools.saying import call, says_in_turn
+from tests.gateway.wire import chat
+
+WEATHER = call("weather", city="Oslo")
+
+
+@pytest.fixture
+def settled() -> list[Ticket]:
+    """Tickets that have been settled."""
+    return []
+
+
+@pytest.fixture
+def ticket(settled: list[Ticket]) -> Ticket:
+    return Ticket("req", "ann", "key", 0, {}, settled.append)
+
+
+async def begun(app: FastAPI, ticket: Ticket, *names: str) -> ToolTurn:
+    services: Services = app.state.services
+    caller = ToolCaller(account="ann", run_id="run")
+    offers = await services.tools.resolver.by_name(names, (), caller)
+    body = validate(ChatRequest, chat(max_tokens=400)).model_copy(update={"tools": offers.tools()})
+    payer = Payer("ann", "", ticket)
+    return await begin_turn(services, body, offers, caller, payer=payer, model="m", max_calls=None)
+
+
+async def test_a_request_is_settled_once_with_all_rounds(
+    app: FastAPI, engine: ScriptedEngine, model: TextModel, ticket: Ticket, settled: list[Ticket]
+) -> None:
+    engine.script = says_in_turn(model, WEATHER, WEATHER, "Done.")
+    turn = await begun(app, ticket, "weather")
+    ticket.leave()  # whoever sent the answer to the client is done, as with work in the background
+    async for _ in turn:
+        assert settled == []
+    usage = turn.usage
+    await turn.aclose()
+    await turn.aclose()
+    assert settled == [ticket]
+    assert ticket.used["output"] == usage.num_completion_tokens
+    assert ticket.used["input"] == usage.num_prompt_tokens == sum(len(one.prompt_ids) for one in engine.requests)
+
+
+async def test_a_turn_that_is_closed_in_a_call_ends_it_and_is_settled(
+    app: FastAPI,
+    engine: ScriptedEngine,
+    model: TextModel,
+    ticket: Ticket,
+    settled: list[Ticket],
+    service: Service,
+) -> None:
+    engine.script = says_in_turn(model, call("slow", city="x") + "\n" + call("slow", city="y"), "Done.")
+    turn = await begun(app, ticket, "slow")
+    ticket.leave()
+    reading = asyncio.create_task(turn.collect())
+    async with asyncio.timeout(10):
+        await service.called.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        await service.given_up.wait()
+    assert settled == [ticket]
+    assert not [task for task in asyncio.all_tasks() if "make" in getattr(task.get_coro(), "__qualname__", "")]
+
+
+async def test_a_turn_that_nobody_reads_lets_go_of_all(
+    app: FastAPI, engine: ScriptedEngine, model: TextModel, ticket: Ticket, settled: list[Ticket]
+) -> None:
+    engine.script = lambda request, index: [[40], 1000.0]
+    turn = await begun(app, ticket, "weather")
+    ticket.leave()
+    await turn.aclose()
+    assert settled == [ticket]
+    assert engine.streams == {}
