@@ -134,7 +134,7 @@ def validate_request(request: GenerateRequest, info: EngineInfo, num_held: int =
         _check_pooling(request)
     elif not info.generates:
         raise UnsupportedReadout("this model has no head: it makes embeddings, and cannot continue a text", "model")
-    if request.stepped or request.readout is not None:
+    if not request.passes and (request.stepped or request.readout is not None):
         _check_stepped(request)
     if request.program is not None:
         _check_program(request, request.program)

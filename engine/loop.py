@@ -22,6 +22,7 @@ from engine.constraints.constraint import Constraint
 from engine.constraints.masks import MaskHandover
 from engine.contexts.commands import ContextCommand, ContextInfo, ReleaseContexts, RetainContext
 from engine.errors import InvalidRequest
+from engine.forward.passes import validate_passes
 from engine.forward.validation import validate_lanes
 from engine.kv.commands import AccountCommand, SetCeilings, SetShares
 from engine.leases.lease import LeaseRevoked
@@ -115,9 +116,12 @@ class EngineLoop:
         contexts = self._scheduler.contexts
         num_held = len(contexts[request.context_id].token_ids) if request.context_id else 0
         validate_request(request, self.info, num_held)
-        if request.lane_ids:
-            lengths = [len(contexts[context_id].token_ids) for context_id in request.lane_ids]
-            validate_lanes(request, self.info, [num_held, *lengths])
+        if request.lane_ids or request.passes:
+            lengths = [num_held, *(len(contexts[context_id].token_ids) for context_id in request.lane_ids)]
+            if request.lane_ids:
+                validate_lanes(request, self.info, lengths)
+            if request.passes:
+                validate_passes(request, lengths)
         if request.constraint is None:
             return None
         if self._compiler is None:
@@ -146,7 +150,8 @@ class EngineLoop:
         if program is None:
             return None
         try:
-            num_lanes, size = 1 + len(request.lane_ids), self.info.vocab_size
+            num_rows = sum(len(lane.rows) for lane in request.passes)
+            num_lanes, size = num_rows or 1 + len(request.lane_ids), self.info.vocab_size
             return bind_sampler(program.source, program.parameters, size, num_lanes=num_lanes, probes=True)
         except ProgramError as error:
             raise InvalidRequest(f"the device program is not valid: {error}", program.param) from None

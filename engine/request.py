@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from engine.forward.shapes import Shape
 from engine.sampling.params import SamplingParams
 
 
@@ -110,6 +111,18 @@ Probes = dict[str, Probe]
 """All that it noted down in one step, by name."""
 
 
+class LanePass(msgspec.Struct, frozen=True, array_like=True):
+    """What is wanted of the rows of one lane.
+
+    Attributes:
+        rows: Slots of its history, rising, whose logits are read out.
+        shape: Positions and sights of its last rows; None where they are those of any history.
+    """
+
+    rows: list[int]
+    shape: Shape | None = None
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt and how to continue it.
 
@@ -128,6 +141,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
             gets every token that is given out.
         lane_ids: More held contexts: `program` reads their logits beside the first's, in the same step, and all get
             every token that it draws.
+        passes: What is read out of each lane's rows: their distributions as `readout` says, or, if there is a program,
+            their logits, as what it reads.
         stepped: Pause after each draw until `Advance` says which token to take; only on a held context.
         readout: For a stepped request: what is wanted of the distribution of each proposal.
         program: Draws the tokens of each sequence, after penalties, biases, bans and the constraint; temperature and
@@ -143,6 +158,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     context_id: str = ""
     lane_ids: list[str] = []
+    passes: list[LanePass] = []
     stepped: bool = False
     readout: Readout | None = None
     n: int = 1
@@ -211,6 +227,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
         num_drafted, num_accepted: Tokens guessed for these, and those of them that were right.
         kv_kib_ms: What was charged so far for the pages of this sequence, or of its held context since that was
             opened, in KiB times milliseconds.
+        rows: On the last event if asked for: distributions behind the rows of a pass.
         probes: One entry a token if a device program drew them and notes something down.
     """
 
@@ -230,6 +247,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
     num_drafted: int = 0
     num_accepted: int = 0
     probes: list[Probes] = []
+    rows: list[Distribution] = []
 
 
 class ErrorReport(msgspec.Struct, frozen=True, array_like=True):

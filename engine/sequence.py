@@ -26,7 +26,7 @@ from engine.kv.block_table import BlockTable
 from engine.kv.manager import PrefixName
 from engine.kv.meter import Payer
 from engine.programs.session import ProgramSession
-from engine.request import GenerateRequest, Pooling, TokenLogprob
+from engine.request import Distribution, GenerateRequest, Pooling, TokenLogprob
 from engine.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -76,6 +76,9 @@ class Sequence:
         program: What draws its tokens, if that is not the sampler.
         drafter: Guesses its next tokens, if its request wants that.
         group: Who draws its tokens together with it, if anybody does.
+        reads: Slots that are read out, rising.
+        first_read: Number of the first of them among all rows of its pass.
+        rows: Those read so far.
         take_until: A token drawn at this position or later is proposed only; see `engine.scheduling.stepping`.
         proposal: The token proposed, while the sequence is paused.
         params: How it is sampled now.
@@ -115,6 +118,9 @@ class Sequence:
     program: ProgramSession | None = None
     drafter: PromptLookup | None = None
     group: LaneGroup | None = None
+    reads: TokenList[int] = ()
+    first_read: int = 0
+    rows: list[Distribution] = field(default_factory=list)
     proposal: int | None = None
     take_until: int = field(init=False)
     params: SamplingParams = field(init=False)
@@ -220,7 +226,7 @@ class Sequence:
 
         The last token is never one of them, for its logits are wanted.
         """
-        most = len(self.token_ids) - 1
+        most = min(len(self.token_ids) - 1, *self.reads[:1]) if self.reads else len(self.token_ids) - 1
         if self.wants_prompt_logprobs:
             return min(most, self.first_scored)
         return 0 if self.request.pooling is Pooling.MEAN else most

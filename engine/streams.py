@@ -192,3 +192,4 @@ def _merge(waiting: TokenEvent, event: TokenEvent) -> None:
     waiting.num_drafted += event.num_drafted
     waiting.num_accepted += event.num_accepted
     waiting.probes += event.probes
+    waiting.rows += event.rows

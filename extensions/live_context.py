@@ -13,16 +13,17 @@ from typing import get_args
 import msgspec
 
 from engine.contexts.commands import ContextInfo
-from engine.errors import SequenceNotFound
+from engine.errors import InvalidRequest, SequenceNotFound
+from engine.forward.shapes import Shape
 from engine.leases.lease import OnPressure
-from engine.request import GenerateRequest, Readout, TokenLogprob
+from engine.request import GenerateRequest, LanePass, Readout, TokenLogprob
 from engine.sampling.params import SamplingParams
 from extensions.generation import Generation
 from extensions.held_stream import HeldStream
 from extensions.history import History, Mark
 from extensions.leases import MAX_TTL_S, ContextLease
 from extensions.output import GenerateOptions
-from extensions.scoring import gather_all, read_logprobs
+from extensions.scoring import gather_all, read_logprobs, read_rows
 from extensions.stepped import Distribution, SteppedGeneration
 
 __all__ = ["LiveContext", "Mark"]
@@ -49,13 +50,16 @@ class LiveContext(History):
         links = self._link.fork(self.token_ids, self._edits, count)
         return [LiveContext(self._engine, self._text, self.token_ids, link=link, edits=self._edits) for link in links]
 
-    async def generate(self, options: GenerateOptions, *, beside: Sequence[LiveContext] = ()) -> Generation:
+    async def generate(
+        self, options: GenerateOptions, *, beside: Sequence[LiveContext] = (), passes: Sequence[LanePass] = ()
+    ) -> Generation:
         """Continues the history; when the generation has ended, however it does, the history has its tokens.
 
         Args:
             options: How.
             beside: More contexts of this engine, whose logits the program of `options` reads in the same steps; each
                 gets every token too.
+            passes: For each of them the rows that are the program's lanes, instead of their ends.
 
         Use the result as a context manager:
 
@@ -71,7 +75,7 @@ class LiveContext(History):
         """
         for context in (self, *beside):
             context._check_options(options)
-        stream = await self._submit(options, beside=beside)
+        stream = await self._submit(options, beside=beside, passes=passes)
         generation = Generation(stream, tuple(self.token_ids), options, self._text.tokenizer)
 
         def take_in() -> None:
@@ -173,6 +177,60 @@ class LiveContext(History):
         stream.on_close = lambda: self._take_in(stream, 0)
         return await read_logprobs(stream)
 
+    async def look(
+        self,
+        token_ids: Sequence[int],
+        rows: Sequence[int],
+        *,
+        positions: Sequence[int] | None = None,
+        sights: Sequence[bytes] = (),
+        readout: Readout,
+    ) -> list[Distribution]:
+        """Distributions behind some of the tokens that could follow; the context does not change.
+
+        Args:
+            token_ids: What follows the history.
+            rows: Which of them, rising.
+            positions: Their rotary positions; None for those that follow the history's.
+            sights: For each of them the slots that it sees; see `engine.forward.shapes`.
+            readout: What is wanted of each distribution.
+
+        Raises:
+            ValueError: The context is released or busy, or an id is outside of the vocabulary.
+            InvalidRequest: A row, position or sight cannot be, or the tokens do not fit.
+            QueueFull: Too many requests wait already.
+            EngineStopped: No engine is there, or it ended meanwhile.
+        """
+        shape = self.shape_of(token_ids, positions, sights)
+        (branch,) = self.fork()
+        try:
+            branch.append(token_ids)
+            wanted = LanePass([self.length + row for row in rows], shape)
+            options = GenerateOptions(sampling=SamplingParams(max_tokens=0))
+            stream = await branch._submit(options, readout=readout, passes=[wanted])
+            stream.on_close = lambda: branch._take_in(stream, 0)
+            return [Distribution.from_engine(one) for one in await read_rows(stream)]
+        finally:
+            branch.release()
+
+    def shape_of(
+        self, token_ids: Sequence[int], positions: Sequence[int] | None, sights: Sequence[bytes]
+    ) -> Shape | None:
+        """The shape of tokens that would follow; None if they are like any others.
+
+        Raises:
+            ValueError: The context is released or busy, or an id is outside of the vocabulary.
+            InvalidRequest: The history has edits.
+        """
+        self._check()
+        self._check_ids(token_ids)
+        if positions is None and not sights:
+            return None
+        if self._edits:
+            raise InvalidRequest("rows with positions or a mask of their own need a history without edits", "mask")
+        plain = range(self.length, self.length + len(token_ids))
+        return Shape(self.length, list(plain if positions is None else positions), list(sights))
+
     async def prefill(self) -> None:
         """Computes what is pending.
 
@@ -255,6 +313,7 @@ class LiveContext(History):
         readout: Readout | None = None,
         logprobs_start: int = 0,
         beside: Sequence[LiveContext] = (),
+        passes: Sequence[LanePass] = (),
     ) -> HeldStream:
         """Hands the work to the engine; a context that it lost is opened again, once."""
         contexts = (self, *beside)
@@ -274,6 +333,7 @@ class LiveContext(History):
             drafter=options.drafter,
             stepped=stepped,
             readout=readout,
+            passes=list(passes),
         )
         try:
             try:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from engine import errors
 from engine.client import EventStream
 from engine.reports import rebuild
-from engine.request import TokenLogprob
+from engine.request import Distribution, TokenLogprob
 
 Result = TypeVar("Result")
 
@@ -29,6 +29,24 @@ async def read_logprobs(stream: EventStream) -> list[TokenLogprob]:
             found += event.prompt_logprobs or ()
             if event.finish_reason is not None:
                 return found
+    finally:
+        await stream.aclose()
+    raise errors.EngineStopped("the engine ended a request before its end")
+
+
+async def read_rows(stream: EventStream) -> list[Distribution]:
+    """The distributions that a request for rows gives; closes its stream.
+
+    Raises:
+        EngineStopped: The engine is gone.
+        EngineError: The engine gave the request up.
+    """
+    try:
+        async for event in stream:
+            if event.error is not None:
+                raise rebuild(event.error)
+            if event.finish_reason is not None:
+                return event.rows
     finally:
         await stream.aclose()
     raise errors.EngineStopped("the engine ended a request before its end")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.contexts.edits import NEVER, Edit, Gap, gaps_of, num_dropped, num_plain
+from engine.forward.shapes import Shape
 from engine.kv.block_table import BlockTable
 from engine.kv.meter import Payer
 
@@ -45,6 +46,7 @@ class HeldContext:
         host: Its KV in host memory, while it has no pages.
         num_hosted: Tokens in that.
         hosted_gaps: What was gone from the table when it was saved.
+        shape: Positions and sights of its last rows, if they are not those of any history.
         deferred: What was asked for while a sequence computed on it.
     """
 
@@ -72,6 +74,7 @@ class HeldContext:
     num_hosted: int = 0
     hosted_gaps: list[Gap] = field(default_factory=list)
     adapter: str = ""
+    shape: Shape | None = None
 
     def set_edits(self, edits: tuple[Edit, ...], page_size: int) -> None:
         """Takes over what the owner says; what is gone from the table is for others to look after."""
@@ -84,7 +87,8 @@ class HeldContext:
         """These are gone from the table now."""
         self.gaps = gaps
         self.num_dropped = num_dropped(gaps)
-        self.num_plain = num_plain(self.edits, gaps)
+        plain = num_plain(self.edits, gaps)
+        self.num_plain = plain if self.shape is None else min(plain, self.shape.start)
 
     def freeable(self, position: int) -> list[Gap]:
         """What no row from a position on sees, and is still there."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from engine.contexts.edits import Edit, num_dropped
 from engine.contexts.held import HeldContext
 from engine.contexts.hosting import ContextHosting
+from engine.forward.shapes import Shape
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import KVManager
 
@@ -58,6 +59,17 @@ class ContextPages:
             self.cut(context, keep)
         if context.table is not None:
             self.free_gaps(context, context.table, context.num_computed)
+
+    def reshape(self, context: HeldContext, shape: Shape | None) -> None:
+        """Gives the last rows of an idle context a shape, or none; what was computed by another is computed again."""
+        if shape == context.shape:
+            return
+        start = min(one.start for one in (shape, context.shape) if one is not None)
+        context.shape = shape
+        context.set_gaps(context.gaps)
+        self._hosting.cut(context, start, is_edited=False)
+        if context.table is not None and context.num_computed > start:
+            self.cut(context, start)
 
     def cut(self, context: HeldContext, num_tokens: int) -> None:
         """Lets go of the pages after the first tokens, and of the room to grow.

@@ -29,6 +29,7 @@ from engine.contexts.kinship import find_leader, find_source
 from engine.contexts.masks import Mask, lane_mask
 from engine.contexts.pages import ContextPages
 from engine.errors import InvalidRequest, LeaseLost, SequenceNotFound
+from engine.forward.shapes import Shape, shaped_mask
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import KVManager, PrefixName
 from engine.kv.tiers import HostCopy, HostTier
@@ -168,8 +169,9 @@ class ContextRegistry:
             raise LeaseLost(reason)
         return context
 
-    def begin(self, context: HeldContext, sequence: Sequence) -> None:
-        """A sequence is to compute on a context that it has claimed."""
+    def begin(self, context: HeldContext, sequence: Sequence, shape: Shape | None = None) -> None:
+        """A sequence is to compute on a context that it has claimed, whose last rows have a shape from now on."""
+        self._pages.reshape(context, shape)
         context.sequence = sequence
         self.leases.used(context)
 
@@ -235,6 +237,8 @@ class ContextRegistry:
         """What a lane of a sequence on an edited context sees; see `engine.contexts.masks`."""
         context = sequence.context
         assert context is not None
+        if context.shape is not None:
+            return shaped_mask(context.shape, start, stop)
         return lane_mask(context.edits, context.gaps, start, stop, self._window)
 
     def enter(self, sequence: Sequence) -> None:
@@ -345,7 +349,7 @@ class ContextRegistry:
                 continue
             payer = self._kv.meter.payer(context.payer.account)
             new = HeldContext(context_id, payer, context.salt, context.family, list(context.token_ids))
-            new.adapter = context.adapter
+            new.adapter, new.shape = context.adapter, context.shape
             self._pages.share(context, new)
             self._add(new)
 

@@ -18,8 +18,8 @@ MAX_ROUNDS = 2048
 """Rounds of all loops together."""
 MAX_SHIFT = 1024
 """Places that `shift` goes back."""
-MAX_LANES = 8
-"""Contexts that one program reads."""
+MAX_LANES = 64
+"""Contexts, or rows of a pass, that one program reads."""
 MAX_STATES = 16
 MAX_PROBES = 16
 

@@ -38,20 +38,37 @@ class ProgramSession:
         stream_key: Names the sequence's random stream, see `engine.sampling.random.stream_key`.
         num_prompt: Tokens of the prompt: what follows is counted.
         num_lanes: Contexts that it draws one token for; history and position are the first one's.
+        num_rows: Rows of a pass that are its lanes instead of the ends of those contexts; 0 if there is no pass.
+
+    Attributes:
+        rows: Logits of those rows, as far as they are computed: [V] by number.
     """
 
-    def __init__(self, bound: BoundProgram, stream_key: int, num_prompt: int, num_lanes: int = 1) -> None:
+    def __init__(
+        self, bound: BoundProgram, stream_key: int, num_prompt: int, num_lanes: int = 1, num_rows: int = 0
+    ) -> None:
         self.bound = bound
         self.stream_key = stream_key
         self.num_prompt = num_prompt
         self.num_lanes = num_lanes
+        self.num_rows = num_rows
+        self.rows: dict[int, torch.Tensor] = {}
         self.states: dict[int, Mapping[str, torch.Tensor]] = {}
         self._tokens = torch.zeros(0, dtype=torch.int64)
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Sessions of one kind are computed together."""
-        return (self.bound.digest, self.bound.types)
+        return (self.bound.digest, self.bound.types, self.num_rows > 0)
+
+    @property
+    def is_joint(self) -> bool:
+        """It reads more than the logits of the place that it draws for."""
+        return self.num_lanes > 1 or self.num_rows > 0
+
+    def collect(self, number: int, logits: torch.Tensor) -> None:
+        """Keeps the logits [any, V] of rows of its pass, from a number on, until it draws."""
+        self.rows |= {number + at: row for at, row in enumerate(logits.clone())}
 
     def begin(self, token_ids: Sequence[int], room: int, device: torch.device) -> None:
         """Takes down the history when the sequence enters, or enters again."""
@@ -192,7 +209,7 @@ class ProgramRunner:
             for name, kind in sessions[0].bound.types
         }
         return BatchValues(
-            lanes=[self._rows(logits, [lane.row_of(at) for lane in lanes]) for at in range(max(graph.num_lanes, 1))],
+            lanes=[self._lane(logits, lanes, at) for at in range(max(graph.num_lanes, 1))],
             keys=position_keys(streams, positions).contiguous().view(torch.int64).view(-1),
             steps=positions - self._integers([session.num_prompt for session in sessions]),
             history=self._histories(lanes) if inputs & _OF_HISTORY else None,
@@ -202,7 +219,11 @@ class ProgramRunner:
             state=self._states(program, lanes, parameters),
         )
 
-    def _rows(self, logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    def _lane(self, logits: torch.Tensor, lanes: Sequence[ProgramLane], number: int) -> torch.Tensor:
+        """[R, V], the logits of one lane of each."""
+        if lanes[0].session.num_rows:
+            return torch.stack([lane.session.rows[number] for lane in lanes])
+        rows = [lane.row_of(number) for lane in lanes]
         are_all = len(rows) == len(logits) and all(row == at for at, row in enumerate(rows))
         return logits if are_all else logits[self._integers(rows)]
 

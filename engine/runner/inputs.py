@@ -105,6 +105,9 @@ class InputStager:
             positions, slots = _single_tokens(lanes, self._storage.page_size)
         else:
             positions, slots = _spans(lanes, tables, self._storage.page_size)
+            for first, lane in zip(query_starts, lanes, strict=False):
+                if lane.positions is not None:
+                    positions[first : first + lane.num_tokens] = lane.positions
         readouts = readout_rows(lanes, query_starts)
         pooled = pooled_rows(lanes, query_starts)
         known_ids = _known_ids(lanes, num_tokens)

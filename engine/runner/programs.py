@@ -91,7 +91,7 @@ class ProgramRows:
             session = self._sessions.get(lane.row)
             if session is None:
                 continue
-            if session.num_lanes > 1:
+            if session.is_joint:
                 joint.setdefault(session, {})[self._lanes[lane.row]] = place
                 continue
             is_edited = place in masked or self._state[lane.row].is_special

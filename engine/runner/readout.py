@@ -40,6 +40,7 @@ class StepResults(msgspec.Struct, frozen=True, eq=False, gc=False):
         distributions: By place in the batch, of lanes that asked.
         further: Tokens behind guesses that were right: by depth, then by lane, with log-probabilities if one asked.
         probes: By place in the batch, what programs noted down.
+        rows: By place in the batch, distributions behind rows of a pass.
     """
 
     token_ids: list[int]
@@ -48,6 +49,7 @@ class StepResults(msgspec.Struct, frozen=True, eq=False, gc=False):
     pooled: Sums
     distributions: Mapping[int, Distribution]
     probes: Mapping[int, Probes]
+    rows: Mapping[int, Sequence[Distribution]]
     further: Sequence[tuple[Sequence[int], list[int], LogprobRows | None]] = ()
 
 
@@ -57,6 +59,7 @@ def fetch(
     pooled: Sums,
     distributions: Mapping[int, Distribution],
     probes: Mapping[int, Probes],
+    rows: Mapping[int, Sequence[Distribution]],
     waves: Sequence[Wave] = (),
 ) -> StepResults:
     """Copies a step's outcome to the host. Waits for the device.
@@ -64,22 +67,22 @@ def fetch(
     Args:
         sampled: Tokens drawn, if any lane samples.
         prompts: Log-probabilities for each of `StagedStep.prompt_readouts`.
-        pooled, distributions, probes: What is on the host already.
+        pooled, distributions, probes, rows: What is on the host already.
         waves: Tokens drawn behind guesses that were right.
     """
     found = [_fetch_rows(logprobs) for logprobs in prompts]
     if sampled is None:
-        return StepResults([], None, found, pooled, distributions, probes)
+        return StepResults([], None, found, pooled, distributions, probes, rows)
     logprobs = _fetch_any(sampled.logprobs)
     further = [(wave.places, wave.sampled.token_ids.tolist(), _fetch_any(wave.sampled.logprobs)) for wave in waves]
-    return StepResults(sampled.token_ids.tolist(), logprobs, found, pooled, distributions, probes, further)
+    return StepResults(sampled.token_ids.tolist(), logprobs, found, pooled, distributions, probes, rows, further)
 
 
 def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
     """One result a lane, in order."""
     sampling = staged.readouts.sampling
     is_plain = results.logprobs is None and not (
-        results.prompts or results.distributions or results.further or results.probes
+        results.prompts or results.distributions or results.further or results.probes or results.rows
     )
     if is_plain and len(sampling) == len(staged.batch.lanes):
         return [LaneResult(token_id) for token_id in results.token_ids]
@@ -106,6 +109,7 @@ def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
             results.distributions.get(place),
             further.get(place, ()),
             results.probes.get(place),
+            results.rows.get(place, ()),
         )
         for place in range(len(staged.batch.lanes))
     ]

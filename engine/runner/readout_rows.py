@@ -43,6 +43,22 @@ class DraftRows:
     token_ids: Sequence[int]
 
 
+@dataclass(frozen=True, slots=True)
+class PassRows:
+    """Rows of one lane whose distributions are wanted.
+
+    Attributes:
+        lane: Its place in the batch.
+        first, last: Their places among the rows read out, last excluded.
+        number: Of the first of them among all rows of its pass.
+    """
+
+    lane: int
+    first: int
+    last: int
+    number: int
+
+
 class ReadoutRows(msgspec.Struct, frozen=True, eq=False, gc=False):
     """R rows of a step whose logits are wanted, S of which are sampled from.
 
@@ -52,6 +68,7 @@ class ReadoutRows(msgspec.Struct, frozen=True, eq=False, gc=False):
         sample_rows: S places among the R rows.
         prompts: Prompt log-probabilities wanted.
         drafts: Lanes with guesses.
+        passes: Lanes of whose rows distributions are wanted.
     """
 
     rows: list[int]
@@ -59,16 +76,17 @@ class ReadoutRows(msgspec.Struct, frozen=True, eq=False, gc=False):
     sample_rows: Sequence[int]
     prompts: Sequence[PromptReadout] = ()
     drafts: Sequence[DraftRows] = ()
+    passes: Sequence[PassRows] = ()
 
     @property
     def is_plain(self) -> bool:
         """All rows are sampled from, in order."""
-        return not self.prompts and not self.drafts
+        return not (self.prompts or self.drafts or self.passes)
 
 
 def readout_rows(lanes: Sequence[Lane], query_starts: Sequence[int]) -> ReadoutRows:
     """Chooses the rows; query_starts are L + 1 offsets of the lanes' rows."""
-    if any(lane.reads_prompt or lane.drafts for lane in lanes):
+    if any(lane.reads_prompt or lane.drafts or lane.reads for lane in lanes):
         return _with_more(lanes, query_starts)
     sampling = [place for place, lane in enumerate(lanes) if lane.samples]
     return ReadoutRows([query_starts[place + 1] - 1 for place in sampling], sampling, range(len(sampling)))
@@ -76,10 +94,13 @@ def readout_rows(lanes: Sequence[Lane], query_starts: Sequence[int]) -> ReadoutR
 
 def _with_more(lanes: Sequence[Lane], query_starts: Sequence[int]) -> ReadoutRows:
     rows: list[int] = []
-    sampling, sample_rows, prompts, drafts = [], [], [], []
+    sampling, sample_rows, prompts, drafts, passes = [], [], [], [], []
     for place, lane in enumerate(lanes):
         if lane.reads_prompt:
             prompts.append(_prompt_readout(place, lane, query_starts[place], rows))
+        if lane.reads:
+            passes.append(PassRows(place, len(rows), len(rows) + len(lane.reads), lane.first_read))
+            rows.extend([query_starts[place] + row for row in lane.reads])
         if lane.samples:
             sampling.append(place)
             sample_rows.append(len(rows))
@@ -87,7 +108,7 @@ def _with_more(lanes: Sequence[Lane], query_starts: Sequence[int]) -> ReadoutRow
         if lane.drafts:
             drafts.append(DraftRows(place, len(rows), lane.drafts))
             rows.extend(range(query_starts[place + 1] - len(lane.drafts), query_starts[place + 1]))
-    return ReadoutRows(rows, sampling, sample_rows, prompts, drafts)
+    return ReadoutRows(rows, sampling, sample_rows, prompts, drafts, passes)
 
 
 def _prompt_readout(place: int, lane: Lane, first: int, rows: list[int]) -> PromptReadout:

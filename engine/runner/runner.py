@@ -24,6 +24,8 @@ from engine.runner.programs import ProgramRows
 from engine.runner.readout import StepResults, fetch, lane_results
 from engine.runner.verifying import Wave, verify
 from engine.sampling.choice import SampleLane
+from engine.sampling.distribution import describe
+from engine.sampling.processors import sanitize
 from engine.sampling.sampler import LaneMasks, Logprobs, SampledTokens, Sampler
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import Batch, LaneResult
@@ -88,8 +90,9 @@ class ModelRunner:
         prompts = self._score_prompts(staged, logits) if staged.prompt_readouts else ()
         hidden = staged.inputs.hidden
         pooled = {} if hidden is None else sum_states(staged.pooled, hidden.states)
+        behind = self._describe_rows(staged, logits) if staged.readouts.passes else {}
         if not staged.sample_lanes:
-            return fetch(None, prompts, pooled, {}, {})
+            return fetch(None, prompts, pooled, {}, {}, behind)
         rows = logits if staged.sample_rows is None else logits.index_select(0, staged.sample_rows)
         all_masks = None if staged.batch.masks is None else staged.batch.masks.take()
         masks = None if all_masks is None else _masks(staged, all_masks)
@@ -97,7 +100,7 @@ class ModelRunner:
         sampled = self._sample(rows, staged.sample_lanes, masks)
         noted = self._noted(staged)  # before guesses are verified, which draws again
         waves = self._verify(staged, logits, sampled, all_masks) if staged.readouts.drafts else ()
-        return fetch(sampled, prompts, pooled, distributions, noted, waves)
+        return fetch(sampled, prompts, pooled, distributions, noted, behind, waves)
 
     def _noted(self, staged: StagedStep) -> dict[int, Probes]:
         """By place in the batch, what programs noted down."""
@@ -149,6 +152,21 @@ class ModelRunner:
         }
         found = self._sampler.describe(rows, staged.sample_lanes, masks, wanted)
         return {staged.readouts.sampling[at]: distribution for at, distribution in found.items()}
+
+    def _describe_rows(self, staged: StagedStep, logits: torch.Tensor) -> dict[int, list[Distribution]]:
+        """By place in the batch, the distributions behind rows of a pass; what a program will read, it gets."""
+        found = {}
+        for one in staged.readouts.passes:
+            sequence = staged.batch.lanes[one.lane].sequence
+            if sequence.program is not None:
+                sequence.program.collect(one.number, logits[one.first : one.last])
+                continue
+            readout = sequence.request.readout
+            assert readout is not None
+            values = logits[one.first : one.last].clone()
+            sanitize(values)
+            found[one.lane] = describe(values, [readout] * len(values), self._sampler.gather_logprobs)
+        return found
 
     def _score_prompts(self, staged: StagedStep, logits: torch.Tensor) -> list[Logprobs]:
         return [

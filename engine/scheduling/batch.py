@@ -56,6 +56,9 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
         offset: Tokens of the history whose pages were freed: slots lie that much before positions.
         mask: [num_tokens, stop - offset] bool, what each of its rows sees; None for all slots up to its own.
         readout: What is wanted of the distribution that it samples from.
+        reads: Rows that are read out, counted from its first.
+        first_read: Number of the first of them among all rows of its pass.
+        positions: [num_tokens] int64, rotary positions of its rows; None for those of their slots.
         drafts: Guessed tokens that it computes behind the one to compute, to draw behind each that proves right.
     """
 
@@ -74,6 +77,9 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
     proposes: bool = False
     offset: int = 0
     mask: npt.NDArray[np.bool_] | None = None
+    reads: ListOf[int] = ()
+    first_read: int = 0
+    positions: npt.NDArray[np.int64] | None = None
     drafts: ListOf[int] = ()
 
     @property
@@ -93,7 +99,7 @@ class Batch:
         released_rows: Rows of device state given up since the step before.
         assigned_rows: Rows taken.
         constrained: Lanes that draw within a language.
-        num_edited: Lanes on histories with edits.
+        num_edited: Lanes on histories with edits or a shape.
         num_readouts: Lanes whose distribution is wanted.
         num_adapted: Lanes that have an adapter.
         num_drafts: Guessed tokens among the tokens.
@@ -140,6 +146,7 @@ class LaneResult(msgspec.Struct, frozen=True, gc=False):
         distribution: What the token was drawn from, if asked for.
         further: Tokens drawn behind guesses that were right, with their log-probabilities if asked for; one a guess.
         probes: What the program that drew it noted down, if it does.
+        rows: Distributions behind the rows wanted.
     """
 
     token_id: int | None = None
@@ -149,3 +156,4 @@ class LaneResult(msgspec.Struct, frozen=True, gc=False):
     distribution: Distribution | None = None
     further: ListOf[tuple[int, TokenLogprob | None]] = ()
     probes: Probes | None = None
+    rows: ListOf[Distribution] = ()

@@ -9,6 +9,7 @@ known in advance.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as ListOf
 
@@ -22,6 +23,7 @@ from engine.drafting.masks import draft_masks
 from engine.drafting.planning import DraftPlanner
 from engine.errors import EngineError, InvalidRequest, ProgramFailed, QueueFull, QuotaExceeded, SequenceNotFound
 from engine.forward.lockstep import LaneGroup, portions
+from engine.forward.shapes import positions_of
 from engine.kv.block_table import BlockTable
 from engine.kv.ceilings import Ceilings
 from engine.kv.manager import KVManager, PageCopy
@@ -172,10 +174,11 @@ class Scheduler:
                 self._drafts.begin(sequence, request)
             sequence.constraint = None if constraint is None else constraint.fork()
             if program is not None:
-                sequence.program = ProgramSession(program, stream_key(seed, index), len(token_ids))
+                num_rows = sum(len(lane.rows) for lane in request.passes)
+                sequence.program = ProgramSession(program, stream_key(seed, index), len(token_ids), num_rows=num_rows)
             sequences.append(sequence)
         if context is not None:
-            self.contexts.begin(context, sequences[0])
+            self._begin(context, sequences[0], 0)
         account = sequences[0].payer.account
         if account not in self._roster.accounts:
             self.shares.join(account, self._roster.accounts)
@@ -196,14 +199,15 @@ class Scheduler:
         if any(context.payer.account != account for context in contexts):
             raise InvalidRequest("lanes that draw together belong to one account", "lane_ids")
         self._check_quota(account)
-        session = ProgramSession(program, stream_key(seed, 0), len(contexts[0].token_ids), num_lanes)
-        members = []
+        num_rows = sum(len(lane.rows) for lane in request.passes)
+        session = ProgramSession(program, stream_key(seed, 0), len(contexts[0].token_ids), num_lanes, num_rows)
+        members: list[Sequence] = []
         for context, adapter in zip(contexts, adapters, strict=True):
             sequence = Sequence(
                 request, 0, next(self._arrivals), seed, stop_ids, context.payer, context.token_ids, context=context
             )
             sequence.program, sequence.adapter = session, adapter
-            context.sequence = sequence
+            self._begin(context, sequence, len(members))
             members.append(sequence)
         group = LaneGroup(tuple(members))
         for member in members:
@@ -211,6 +215,14 @@ class Scheduler:
         if account not in self._roster.accounts:
             self.shares.join(account, self._roster.accounts)
         self._roster.add(members)
+
+    def _begin(self, context: HeldContext, sequence: Sequence, lane: int) -> None:
+        """A sequence is to compute on its context, as a lane of its request."""
+        passes = sequence.request.passes
+        self.contexts.begin(context, sequence, passes[lane].shape if passes else None)
+        if passes:
+            sequence.reads = passes[lane].rows
+            sequence.first_read = sum(len(one.rows) for one in passes[:lane])
 
     def abort(self, request_id: str) -> None:
         """Ends a request without an event; its pages are free at once. Unknown ids pass."""
@@ -573,9 +585,15 @@ class Scheduler:
         if lane.samples and lane.stop >= sequence.take_until:
             lane.proposes, lane.readout = True, sequence.request.readout
             batch.num_readouts += lane.readout is not None
-        if context.edits:
+        if context.edits or context.shape is not None:
             batch.num_edited += 1
             lane.offset, lane.mask = sequence.num_dropped, self.contexts.mask(sequence, lane.start, lane.stop)
+        if context.shape is not None:
+            lane.positions = positions_of(context.shape, lane.start, lane.stop)
+        if sequence.reads:
+            first, last = bisect_left(sequence.reads, lane.start), bisect_left(sequence.reads, lane.stop)
+            lane.reads = [slot - lane.start for slot in sequence.reads[first:last]]
+            lane.first_read = sequence.first_read + first
 
     def _park_one(self) -> bool:
         """Lets a paused sequence wait for its turn, with its pages in its context; False if none has any."""
@@ -599,6 +617,7 @@ class Scheduler:
         self._close(sequence, keep=True)
         sequence.num_scheduled = sequence.num_computed = sequence.num_in_flight = 0
         sequence.prompt_logprobs = []
+        sequence.rows = []
         sequence.pooled = None
         self._roster.suspend(sequence)
 
@@ -613,6 +632,8 @@ class Scheduler:
             self._settle(sequence, lane, result)
         if result.prompt_logprobs:
             sequence.prompt_logprobs.extend(result.prompt_logprobs)
+        if result.rows:
+            sequence.rows.extend(result.rows)
         if result.pooled is not None:
             sequence.pool(result.pooled)
         if lane.start < sequence.num_prompt:
@@ -691,6 +712,7 @@ class Scheduler:
         """Ends a sequence that was to compute its prompt and draw nothing."""
         event = make_event(sequence, [], finish_reason=FinishReason.LENGTH)
         event.embedding = sequence.embedding()
+        event.rows = sequence.rows
         return self._end_by(event, sequence)
 
     def _end_by(self, event: TokenEvent, sequence: Sequence, *, keep: bool = True) -> TokenEvent:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.forward.validation import MAX_LANES
 from engine.programs.binding import bind_sampler
 from engine.programs.errors import ProgramInvalid, ProgramMisused
+from engine.programs.lowering import MAX_LANES
 from engine.request import ProgramSpec
 from extensions.programs.faults import fault, invalid
 

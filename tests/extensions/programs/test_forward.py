@@ -196,8 +196,8 @@ REFUSED: dict[str, tuple[str, str]] = {
         "program_invalid: it reads 2 lanes",
     ),
     "more lanes than can be": (
-        "await lm.program('def sample(lanes):\\n    return argmax(lanes[8].logits)\\n')",
-        "program_invalid: line 2, column 19: lanes are numbered from 0 to 7",
+        "await lm.program('def sample(lanes):\\n    return argmax(lanes[64].logits)\\n')",
+        "program_invalid: line 2, column 19: lanes are numbered from 0 to 63",
     ),
     "a probe of every token": (
         "await lm.program('def sample(logits):\\n    probe.x = logits\\n    return argmax(logits)\\n')",

@@ -1,0 +1,64 @@
+"""One token made of what the model says behind rows of several contexts; the contexts do not change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.errors import EngineStopped
+from engine.request import LanePass, Probe
+from extensions.live_context import LiveContext
+from extensions.output import GenerateOptions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassLane:
+    """Tokens that could follow a context, and which of them are read.
+
+    Attributes:
+        context: What they follow.
+        token_ids: The tokens.
+        rows: Which of them are read, rising.
+        positions: Their rotary positions; None for those that follow the history's.
+        sights: For each of them the slots that it sees; empty if they are like any others.
+    """
+
+    context: LiveContext
+    token_ids: Sequence[int]
+    rows: Sequence[int]
+    positions: Sequence[int] | None = None
+    sights: Sequence[bytes] = ()
+
+
+async def draw_from_rows(lanes: Sequence[PassLane], options: GenerateOptions) -> tuple[int, Mapping[str, Probe]]:
+    """The token that a program draws from the rows of a pass, and what it notes down.
+
+    Args:
+        lanes: The program's lanes are their rows, one after the other.
+        options: With the program, for one token.
+
+    Raises:
+        ValueError: A context is released or busy, or an id is outside of the vocabulary.
+        InvalidRequest: A row, position or sight cannot be, or the tokens do not fit.
+        QueueFull: Too many requests wait already.
+        EngineStopped: No engine is there, or it ended meanwhile.
+    """
+    passes = []
+    for lane in lanes:
+        shape = lane.context.shape_of(lane.token_ids, lane.positions, lane.sights)
+        passes.append(LanePass([lane.context.length + row for row in lane.rows], shape))
+    branches: list[LiveContext] = []
+    try:
+        for lane in lanes:
+            branches += lane.context.fork()
+            branches[-1].append(lane.token_ids)
+        async with await branches[0].generate(options, beside=branches[1:], passes=passes) as generation:
+            async for step in generation:
+                if step.finish_reason == "abort":
+                    break
+                if step.token_ids:
+                    return step.token_ids[0], (generation.probes[0] if generation.probes else {})
+        raise EngineStopped("the engine gave a pass up")
+    finally:
+        for branch in branches:
+            branch.release()
