@@ -1,4 +1,7 @@
-"""How each lane computes a case: the engine's own loop, a device program, or a script that decides on every token."""
+"""How each lane computes a case: the engine's own loop, a device program, or a script that decides on every token.
+
+The engine's own loop computes it twice: token by token, and with tokens guessed ahead and verified.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import Any, Literal
 
 from tests.conformance.cases import Case
 
-Way = Literal["fused", "device", "host", "host, chosen"]
-WAYS: tuple[Way, ...] = ("fused", "device", "host", "host, chosen")
+Way = Literal["fused", "fused, guessed", "device", "host", "host, chosen"]
+WAYS: tuple[Way, ...] = ("fused", "fused, guessed", "device", "host", "host, chosen")
 
 SAMPLER = """
 def sample(logits, key, temperature, top_k, top_p, min_p):
@@ -27,7 +30,13 @@ GREEDY = "def sample(logits):\n    return argmax(logits)\n"
 
 def lane_of(way: Way) -> Literal["fused", "device", "host"]:
     """The lane that a way of computing must take."""
-    return "host" if way == "host, chosen" else way
+    match way:
+        case "fused" | "fused, guessed":
+            return "fused"
+        case "device":
+            return "device"
+        case _:
+            return "host"
 
 
 def program_of(case: Case, way: Way) -> str:
@@ -88,10 +97,10 @@ def _generation(case: Case, way: Way) -> list[str]:
         arguments += ", constrain=held"
     if case.forks:
         arguments += ", seed=100 + at"
-    if way in ("fused", "device"):
-        sampler = ", sampler=sampler" if way == "device" else ""
+    more = {"fused": "", "fused, guessed": ', drafter="prompt_lookup"', "device": ", sampler=sampler"}
+    if way in more:
         return [
-            f"answer = await ctx.generate({arguments}{sampler})",
+            f"answer = await ctx.generate({arguments}{more[way]})",
             "tokens, reason = answer.tokens, answer.finish_reason",
         ]
     choose = "choose=step.token" if way == "host, chosen" else ""

@@ -112,6 +112,7 @@ async def test_a_lane_is_the_one_that_it_is_called(watched: Watched, way: Way) -
         lane == "host",
         lane == "device",
     )
+    assert (asked.drafter is not None) == (way == "fused, guessed")
     faster: dict[str, tuple[Lane, ...]] = {"fused": (), "device": ("fused",), "host": ("fused", "device")}
     for other in faster[lane]:
         with pytest.raises(ScriptError, match="strict_path allows"):
