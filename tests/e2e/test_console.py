@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium here
 
 PHONE = {"width": 360, "height": 740}
 KEY = "a-key-of-the-settings"
+ADMIN_KEY = "the-key-of-the-administrator"
 PATIENCE_MS = 30_000
 
 PROGRAM = """
@@ -30,6 +31,16 @@ async def main(request, lm):
     await lm.emit_event("looked", {"at": 1})
     return {"branches": len(branches)}
 """
+
+
+SCRIPT_TOOL = {
+    "name": "doubler",
+    "kind": "script",
+    "effect": "pure",
+    "description": "Doubles a number.",
+    "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+    "script": {"source": "async def main(request, lm):\n    return {'twice': request.args['n'] * 2}\n"},
+}
 
 
 @pytest.fixture
@@ -61,6 +72,24 @@ def locked(
     environment = {"OMP_NUM_THREADS": "1", "WYE_API_KEYS": KEY}
     log_path = tmp_path_factory.mktemp("locked") / "log"
     with running_server(str(tiny_model), args=start_options, environment=environment, log_path=log_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def administered(
+    tiny_model: Path, start_options: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """A server with tenants."""
+    state = tmp_path_factory.mktemp("administered")
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "WYE_ADMIN_KEY": ADMIN_KEY,
+        "WYE_API_KEYS": KEY,
+        "WYE_STATE_DIR": str(state / "state"),
+    }
+    with running_server(
+        str(tiny_model), args=start_options, environment=environment, log_path=state / "log"
+    ) as running:
         yield running
 
 
@@ -138,7 +167,7 @@ async def test_it_can_be_used_by_keyboard_alone(server: RunningServer, page: Pag
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", ["#overview", "#playground"])
+@pytest.mark.parametrize("view", ["#overview", "#tenants", "#runs", "#tools", "#audit", "#playground"])
 async def test_it_is_accessible_and_fits_a_phone(
     server: RunningServer, browser: Browser, view: str, scheme: str
 ) -> None:
@@ -165,6 +194,55 @@ async def test_a_server_with_keys_is_asked_with_one(locked: RunningServer, page:
     await dialog.get_by_label(re.compile("key")).fill(KEY)
     await dialog.get_by_role("button", name="Continue").click()
     await expect(page.get_by_role("status").first).to_contain_text("on cpu")
+
+
+async def test_a_tenant_is_made_limited_and_given_a_key_that_works(administered: RunningServer, page: Page) -> None:
+    async def give(label: str, key: str) -> None:
+        await page.get_by_role("dialog").get_by_label(label).fill(key)
+        await page.get_by_role("button", name="Continue").click()
+
+    await page.goto(address(administered, "#tenants"))
+    await give("Administrator's key", ADMIN_KEY)
+    tenants = page.get_by_role("region", name="Tenants", exact=True)
+    await tenants.get_by_label("Name").fill("Lyon")
+    await tenants.get_by_role("button", name="Add a tenant").click()
+    await page.get_by_label("Requests per minute").fill("2")
+    await page.get_by_role("button", name="Save limits").click()
+    await expect(tenants.get_by_role("row", name=re.compile("Lyon.* 2 "))).to_be_visible()
+    await page.get_by_label("Weight").fill("-3")
+    await page.get_by_role("button", name="Save limits").click()
+    await page.get_by_label("Scopes (empty: all)").fill("nonsense")
+    await page.get_by_role("button", name="Make a key").click()
+    await expect(page.get_by_role("alert").filter(has_text="nonsense")).to_be_visible()
+    await page.get_by_label("Scopes (empty: all)").fill("")
+    await page.get_by_role("button", name="Make a key").click()
+    shown = page.get_by_role("status").filter(has_text="Copy it now")
+    value = await shown.get_by_role("code").inner_text()
+    await page.get_by_role("link", name="Audit").click()
+    await expect(page.get_by_role("region", name="Audit", exact=True)).to_contain_text("project.created")
+
+    await page.get_by_role("link", name="Playground").click()
+    await give("API key", value)
+    await page.get_by_label("Source").fill(PROGRAM)
+    for _ in range(3):
+        await page.get_by_role("button", name="Run").click()
+        await expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+    await expect(page.get_by_role("alert").filter(has_text=re.compile("requests", re.IGNORECASE))).to_be_visible()
+    await page.get_by_role("link", name="Tenants").click()
+    refused = page.get_by_role("region", name="Refused lately")
+    await expect(refused.get_by_role("row", name=re.compile("requests"))).to_be_visible()
+
+
+async def test_a_tool_is_shown_and_tried(server: RunningServer, page: Page) -> None:
+    async with connect(server) as client:
+        made = await client.post("/v1/tools", json=SCRIPT_TOOL)
+        assert made.status_code == 200, made.text
+    await page.goto(address(server, "#tools"))
+    row = page.get_by_role("row", name=re.compile("doubler"))
+    await row.get_by_role("button", name="Try").click()
+    await page.get_by_label("Arguments (JSON)").fill('{"n": 21}')
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.get_by_label("What the tool answered")).to_contain_text("42")
 
 
 async def test_the_page_lets_nothing_from_elsewhere_in(server: RunningServer, locked: RunningServer) -> None:

@@ -1,20 +1,24 @@
-// The frame of the page: which view is shown, the key, and the numbers that all views are drawn from.
+// The frame of the page: which view is shown, and the numbers that all views are drawn from.
 
-import { ApiError, call, key } from "./api.js";
+import { ApiError, call } from "./api.js";
 import { el } from "./dom.js";
+import * as audit from "./audit.js";
 import * as overview from "./overview.js";
 import * as playground from "./playground.js";
+import * as runs from "./runs.js";
+import * as tenants from "./tenants.js";
+import * as tools from "./tools.js";
 
 const PERIOD_MS = 1000;
-const VIEWS = [overview, playground];
+const VIEWS = [overview, tenants, runs, tools, audit, playground];
 
 const main = document.getElementById("view");
 const state = document.getElementById("state");
-const door = document.getElementById("door");
+const again = document.getElementById("again");
 let shown;
 
 function say(text, isBad = false) {
-  state.textContent = text;
+  if (state.textContent !== text) state.textContent = text;
   state.classList.toggle("bad", isBad);
 }
 
@@ -36,16 +40,6 @@ function show() {
   main.replaceChildren(...view.enter());
 }
 
-/** Asks for a key until one is taken. */
-async function ask(problem) {
-  document.getElementById("door-problem").textContent = problem;
-  if (!door.open) door.showModal();
-  await new Promise((resolve) => door.addEventListener("close", resolve, { once: true }));
-  const field = document.getElementById("door-key");
-  key.set(field.value.trim());
-  field.value = "";
-}
-
 async function follow() {
   for (;;) {
     try {
@@ -54,18 +48,20 @@ async function follow() {
       say(data.server.is_draining ? "shutting down" : engine, !data.engine || data.server.is_draining);
       shown?.update?.(data);
     } catch (error) {
-      if (error instanceof ApiError && error.status === 401) {
-        await ask(key.get() ? error.message : "");
+      say(error instanceof ApiError ? error.message : "the server does not answer", true);
+      if (error.status === 401 || error.status === 403) {
+        // Nobody gave a key: what needs none can be used, and the rest when somebody asks for it.
+        again.hidden = false;
+        await new Promise((resolve) => again.addEventListener("click", resolve, { once: true }));
+        again.hidden = true;
         continue;
       }
-      say(error instanceof ApiError ? error.message : "the server does not answer", true);
     }
     await new Promise((resolve) => setTimeout(resolve, document.hidden ? 5 * PERIOD_MS : PERIOD_MS));
   }
 }
 
 document.getElementById("views").append(...VIEWS.map((view) => el("li", {}, el("a", { href: `#${view.name}` }, view.title))));
-door.addEventListener("cancel", (event) => event.preventDefault());
 addEventListener("hashchange", show);
 show();
 follow();
