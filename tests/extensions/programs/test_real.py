@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -178,3 +179,25 @@ async def test_a_documented_example_runs_on_the_real_model(real_model_path: Path
         await stage.aclose()
     assert outcome.content is not None
     assert outcome.content.strip()
+
+
+async def test_calls_that_a_constraint_forces_are_read_back_as_they_are_written(real: Stage) -> None:
+    found = await real.value(
+        """
+        city = {"enum": ["Oslo", "Rome", '"', "}"]}
+        parameters = {"type": "object", "properties": {"city": city, "sure": {"type": "boolean"}},
+                      "required": ["city", "sure"], "additionalProperties": False}
+        tools = await lm.constraint({"tools": [{"name": "weather", "parameters": parameters}, {"name": "time"}]})
+        prompt = await lm.context(request.messages)
+        branches = await prompt.fork(6)
+        plans = await asyncio.gather(
+            *[one.generate(max_tokens=60, constrain=tools, seed=i) for i, one in enumerate(branches)]
+        )
+        return [[plan.text, plan.finish_reason, plan.tool_calls] for plan in plans]
+        """
+    )
+    whole = [(json.loads(text), calls) for text, reason, calls in found if reason == "stop"]
+    assert whole
+    for said, calls in whole:
+        written = said if isinstance(said, list) else [said]
+        assert [{key: call[key] for key in ("name", "arguments")} for call in calls] == written
