@@ -66,6 +66,7 @@ EXPOSED_HEADERS = (
     "retry-after",
     "retry-after-ms",
     "x-should-retry",
+    "x-run-id",
     *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
     "x-cost-kv-kib-seconds",
     *(f"x-kv-quota-{what}" for what in ("limit", "used", "remaining", "reset")),

@@ -21,7 +21,7 @@ from gateway.routes.responding import event_stream
 from gateway.routes.running import model_name
 from gateway.runs.events import run_body
 from gateway.runs.following import follow, not_found, read_run
-from gateway.runs.starting import run_head
+from gateway.runs.starting import check_args, run_head
 from gateway.schemas.runs import RunInputRequest, RunRequest
 from gateway.services import Services, ServicesDep, read_body
 from gateway.state.run_store import MAX_INPUT_BYTES, MAX_INPUTS, RunRecord
@@ -39,6 +39,7 @@ _POLL_S = 0.05
 async def create_run(request: Request, services: ServicesDep) -> Response:
     """Starts a program that runs on its own, and answers at once, or with its events."""
     body = await read_body(request, RunRequest)
+    check_args(body.args, "args")
     model = model_name(services, body.model)
     owner = owner_of(request, services)
     await services.detached_runs.store.check()

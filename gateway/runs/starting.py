@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from extensions.programs.request import ProgramRequest
+from gateway.errors import BadRequest
 from gateway.programs.running import new_run_id
 from gateway.programs.work import ProgramWork
 from gateway.schemas.base import WireModel
 from gateway.schemas.extensions import ExtensionFields
 from gateway.services import Services
 from gateway.tenancy.payer import Payer
+from gateway.translate.chunks import encode_json
+
+MAX_ARGS_BYTES = 2**20
+"""Most bytes of the arguments of a run: they are kept with it."""
 
 RUN_HEADER = "x-run-id"
 """Response header with the id of a run that goes on when its client leaves."""
@@ -29,6 +34,7 @@ async def start_program(
         payer: Who pays, and whose run it is.
 
     Raises:
+        BadRequest: It is to be detached, and its arguments are too large to be kept.
         StoreUnavailable: It is to be detached, and there is no store, or it does not answer.
         NotReady: The owner has too many runs.
         Exception: What `ProgramStarter.start` raises.
@@ -36,6 +42,7 @@ async def start_program(
     owner, run_id = payer.account, new_run_id()
     inbox = None
     if fields.detached:
+        check_args(fields.args, "extension.args")
         await services.detached_runs.store.check()
         inbox = services.detached_runs.inbox(run_id)
     work = await services.programs.start(
@@ -45,6 +52,18 @@ async def start_program(
         return work
     head = run_head(work, given.model, getattr(body, "metadata", None) or None)
     return await services.detached_runs.start(work, owner, head, attach=True)
+
+
+def check_args(args: dict[str, Any], param: str) -> None:
+    """Checks the arguments of a run.
+
+    Raises:
+        BadRequest: They are too large to be kept.
+    """
+    size = len(encode_json(args))
+    if size > MAX_ARGS_BYTES:
+        message = f"'{param}' has {size} bytes; at most {MAX_ARGS_BYTES} are kept with a run."
+        raise BadRequest(message, param)
 
 
 def run_head(work: ProgramWork, model: str, metadata: dict[str, str] | None) -> dict[str, Any]:

@@ -7,11 +7,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
+from extensions.programs.faults import code_of
 from gateway.state.link import connect_listener
 from gateway.state.store import PREFIX
 from gateway.state.tasks import end_task
@@ -26,8 +27,31 @@ CHANNEL = f"{PREFIX}bell"
 LOOK_S = 2.0
 """Whoever waits looks again after so long, whether a bell rang or not."""
 
+PATIENCE_S = 20.0
+"""Whoever waits does so through an absence of Redis that is no longer than this."""
+
 RETRY_S = 0.25
 _TIMEOUT_S = 5.0
+
+
+class _Patient(Generic[T]):
+    """Looks; finds nothing while Redis is away."""
+
+    def __init__(self, look: Callable[[], Awaitable[T | None]]) -> None:
+        self._look = look
+        self._away_s: float | None = None
+
+    async def __call__(self) -> T | None:
+        try:
+            found = await self._look()
+        except RuntimeError as error:
+            now_s = time.monotonic()
+            self._away_s = now_s if self._away_s is None else self._away_s
+            if code_of(error) != "store_unavailable" or now_s - self._away_s > PATIENCE_S:
+                raise
+            return None
+        self._away_s = None
+        return found
 
 
 class Bells:
@@ -71,10 +95,13 @@ class Bells:
 
         Args:
             name: Of the bell that rings when there may be something.
-            look: Looks; raises what this raises.
+            look: Looks; raises what this raises, but that an absence of Redis is waited for, unless it is long.
             timeout_s: How long to wait; 0 looks once.
         """
-        if (found := await look()) is not None or timeout_s == 0:
+        if timeout_s == 0:
+            return await look()
+        look = _Patient(look)
+        if (found := await look()) is not None:
             return found
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         await self.start()

@@ -335,6 +335,55 @@ async def test_it_outlives_a_restart_of_the_store(engine: ScriptedEngine, model:
     redis.stop()
 
 
+async def test_who_waits_for_input_waits_through_a_restart_of_the_store(
+    engine: ScriptedEngine, model: TextModel, tmp_path: Path
+) -> None:
+    redis = EmbeddedRedis(tmp_path, find_server())
+    redis.start()
+    worker = Worker(engine, model, redis.url)
+    run = await begin(worker.ann, "return [await lm.receive(), await lm.pull('q')]")
+    bells = worker.services.programs.doors.bells
+    assert bells is not None
+    await until(lambda: bells.num_listening)
+    redis.stop()
+    await asyncio.sleep(0.3)
+    redis.start()
+    await worker.ann.post(f"{RUNS}/{run['id']}/input", json={"input": 1})
+    await ended(worker.ann, (await begin(worker.ann, "await lm.push('q', 2)"))["id"])
+    assert (await ended(worker.ann, run["id"]))["result"] == [1, 2]
+    await worker.close()
+    redis.stop()
+
+
+async def test_a_reader_that_reads_nothing_or_leaves_holds_up_nothing(
+    engine: ScriptedEngine, model: TextModel, redis_url: str
+) -> None:
+    source = "await lm.receive()\nfor n in range(60):\n    await lm.emit_event('n', 'x' * 60000)\nreturn 1"
+    with running_server(engine, model, redis_url=redis_url, send_timeout_s=0.5) as server:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            run = await begin(client, source)
+            path = f"{RUNS}/{run['id']}/events"
+            async with client.stream("GET", path) as stuck, client.stream("GET", path) as leaving:
+                await anext(stuck.aiter_raw())
+                await leaving.aclose()
+                await client.post(f"{RUNS}/{run['id']}/input", json={"input": 1})
+                assert (await ended(client, run["id"]))["result"] == 1
+            told = await events(client, run["id"])
+            assert [one["sequence_number"] for one in told] == list(range(62))
+            assert (await get(client, f"/{run['id']}"))["status"] == "completed"
+
+
+@pytest.mark.parametrize("detached", [False, True])
+async def test_arguments_that_are_too_large_to_keep_are_refused(here: Worker, detached: bool) -> None:
+    args = {"a": "x" * 2**20}
+    if detached:
+        body = chat(extension={"source": main_of("return 1"), "args": args, "detached": True})
+        error = problem(await here.ann.post(CHAT, json=body), 400)
+    else:
+        error = problem(await here.ann.post(RUNS, json={"source": main_of("return 1"), "args": args}), 400)
+    assert error["param"] == ("extension.args" if detached else "args")
+
+
 async def test_without_a_store_there_are_no_runs(engine: ScriptedEngine, model: TextModel) -> None:
     worker = Worker(engine, model, "")
     for answer in (
