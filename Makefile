@@ -65,6 +65,7 @@ bench: dev model ## Measure everything that docs/performance.md shows; takes abo
 	$(BIN)/python -m loadtests.offline --model $(MODEL) --weights int8 --json loadtests/results/offline-int8.json
 	$(BIN)/python -m loadtests.constrained --model $(MODEL) --json loadtests/results/constrained.json
 	$(BIN)/python -m loadtests.constrained --model $(MODEL) --weights int8 --json loadtests/results/constrained-int8.json
+	$(BIN)/python -m loadtests.speculation --model $(MODEL) --json loadtests/results/speculation.json
 	$(BIN)/python -m loadtests.gateway_cost --model $(MODEL) --json loadtests/results/gateway_cost.json
 	$(BIN)/python -m loadtests.busy --model $(MODEL) --json loadtests/results/busy.json
 	$(BIN)/python -m loadtests.busy --model $(MODEL) --weights int8 --json loadtests/results/busy-int8.json

@@ -18,6 +18,7 @@ HEADINGS: Mapping[str, str] = {
     "compare": "Beside `transformers`",
     "busy": "Beside a busy process, and left alone",
     "constrained": "Within a form",
+    "speculation": "Guessing ahead",
     "gateway_cost": "What a streamed token costs a gateway",
     "prefix": "The prefix cache",
     "pool": "The KV pool when it is full",

@@ -19,6 +19,7 @@ from engine.adapters.split import SplitModel
 from engine.config import EngineConfig
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.vocabulary import VocabularyBytes
+from engine.drafting.costs import row_cost
 from engine.errors import ModelLoadError
 from engine.kv.manager import KVManager
 from engine.kv.storage import KVStorage
@@ -196,6 +197,7 @@ def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo, win
         draw_seed=_seed_source(config.seed),
         window=window,
         adapters=info.adapters,
+        draft_cost=row_cost(info.step, info.device, info.dtype),
         host_pages=info.host_pages,
     )
 

@@ -216,9 +216,15 @@ class EngineLoop:
     def step(self) -> list[TokenEvent]:
         """Starts the next step and returns the events of one that has finished; may return none."""
         previous = self._running
+        events: list[TokenEvent] = []
+        if previous is not None and previous.batch.num_drafts:
+            # What comes next depends on how many guesses are right: waiting for that costs less than a step without.
+            self._running = None
+            events += self._finish(previous)
+            previous = None
         self._running = self._start() if self._scheduler.has_work else None
         try:
-            events = self._finish(previous) if previous is not None else []
+            events += self._finish(previous) if previous is not None else []
             if self._running is not None and self._running.batch.masks is not None:
                 events += self._constrain(self._running.batch, self._running.batch.masks)
         except BaseException:

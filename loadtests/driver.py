@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.build import build_loop
 from engine.config import EngineConfig
-from engine.request import ConstraintSpec, EngineInfo, FinishReason, GenerateRequest
+from engine.request import ConstraintSpec, DrafterSpec, EngineInfo, FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
 from engine.stats import EngineStats
 from loadtests.workload import random_ids
@@ -23,10 +24,12 @@ class SequenceTiming:
     Attributes:
         times: One entry a token.
         num_cached_tokens: Prompt tokens that the prefix cache had.
+        token_ids: The tokens.
     """
 
     times: list[float] = field(default_factory=list)
     num_cached_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
 
     @property
     def ttft_s(self) -> float:
@@ -48,12 +51,16 @@ class BatchTiming:
         sequences: One entry a sequence.
         wall_s: Until the last one ended.
         num_forced_tokens: Output tokens of all sequences that a constraint left no choice about.
+        num_drafted_tokens: Tokens that drafters guessed.
+        num_accepted_tokens: Those of them that were right.
     """
 
     num_prompt_tokens: int
     sequences: Sequence[SequenceTiming]
     wall_s: float
     num_forced_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     def after(self, num_tokens: int) -> BatchTiming:
         """The same batch without the first tokens of each sequence.
@@ -124,31 +131,43 @@ class EngineDriver:
         *,
         constraint: ConstraintSpec | None = None,
         temperature: float = 0.0,
+        drafters: Sequence[DrafterSpec | None] = (),
+        at_once: int | None = None,
     ) -> BatchTiming:
-        """Generates `num_output` tokens for each prompt, all submitted at once.
+        """Generates `num_output` tokens for each prompt, all submitted at once, or as many as asked for at a time.
 
         Args:
             prompts: Token ids.
             num_output: Tokens of each.
             constraint: What they must be; of a language whose texts are all longer.
             temperature: 0 is greedy; otherwise draws are the same in every run.
+            drafters: One for each prompt, if any has one.
+            at_once: The next prompt is submitted when one of so many has ended; None submits all.
 
         Raises:
             RuntimeError: A sequence did not bring as many tokens as asked for.
         """
         timings: dict[str, SequenceTiming] = {}
+        waiting: deque[GenerateRequest] = deque()
         num_forced = self.stats.num_forced_tokens
+        num_drafted, num_accepted = self.stats.num_drafted_tokens, self.stats.num_accepted_tokens
         start = time.perf_counter()
         for number, prompt in enumerate(prompts):
             request_id = self._next_id()
             timings[request_id] = SequenceTiming()
             sampling = SamplingParams(max_tokens=num_output, temperature=temperature, seed=number, ignore_eos=True)
-            self._loop.submit(
+            waiting.append(
                 GenerateRequest(
-                    request_id=request_id, prompt_ids=list(prompt), sampling=sampling, constraint=constraint
+                    request_id=request_id,
+                    prompt_ids=list(prompt),
+                    sampling=sampling,
+                    constraint=constraint,
+                    drafter=drafters[number] if drafters else None,
                 )
             )
-        self._step_until_idle(timings, start)
+        for _ in range(min(at_once or len(waiting), len(waiting))):
+            self._loop.submit(waiting.popleft())
+        self._step_until_idle(timings, start, waiting)
         wall_s = time.perf_counter() - start
         for timing in timings.values():
             if len(timing.times) != num_output:
@@ -158,6 +177,8 @@ class EngineDriver:
             sequences=list(timings.values()),
             wall_s=wall_s,
             num_forced_tokens=self.stats.num_forced_tokens - num_forced,
+            num_drafted_tokens=self.stats.num_drafted_tokens - num_drafted,
+            num_accepted_tokens=self.stats.num_accepted_tokens - num_accepted,
         )
 
     def compile_s(self, constraint: ConstraintSpec) -> float:
@@ -190,7 +211,9 @@ class EngineDriver:
         self._num_submitted += 1
         return f"load-{self._num_submitted}"
 
-    def _step_until_idle(self, timings: dict[str, SequenceTiming], start: float) -> None:
+    def _step_until_idle(
+        self, timings: dict[str, SequenceTiming], start: float, waiting: deque[GenerateRequest]
+    ) -> None:
         while self._loop.has_work:
             events = self._loop.step()
             now = time.perf_counter() - start
@@ -199,6 +222,9 @@ class EngineDriver:
                     raise RuntimeError(f"a sequence failed: {event.error}")
                 timing = timings[event.request_id]
                 timing.times.extend([now] * len(event.token_ids))
+                timing.token_ids += event.token_ids
+                if event.finish_reason is not None and waiting:
+                    self._loop.submit(waiting.popleft())
                 timing.num_cached_tokens = event.num_cached_tokens or timing.num_cached_tokens
 
 

@@ -2,16 +2,26 @@
 
 The last tokens are looked for where they stood before; what followed them there is the guess ("Inference with
 Reference", arXiv 2304.04487). As long as the guess proves right it is followed on, and the longer it has been right the
-more tokens are guessed at a time; once it is wrong, nothing is guessed until some tokens match again.
+more tokens are guessed at a time; once it is wrong, nothing is guessed until some tokens match again. How often guesses
+were right is known also where they were not used: it says how many tokens on a guess may still be worth verifying.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.request import DrafterSpec
+
+_MEMORY = 0.9
+"""Of what was right and what was tried, so much counts on with each further token."""
+
+_BELIEVED_TRIED, _BELIEVED_RIGHT, _BELIEVED_RIGHT_OF_REFERENCE = 2.0, 1.2, 1.7
+"""What is believed of guesses before any was tried."""
+
+_MOST_LIKELY = 0.98
 
 
 class _Index:
@@ -87,21 +97,24 @@ class PromptLookup:
         # An answer that is known to resemble a text is taken to begin as it does.
         trust = spec.max_tokens if spec.reference_ids else 0
         self._cursor = _Cursor(self._reference, 0, trust) if trust else None
+        self._num_tried = _BELIEVED_TRIED
+        self._num_right = _BELIEVED_RIGHT_OF_REFERENCE if spec.reference_ids else _BELIEVED_RIGHT
         self._num_seen = num_prompt
         self._last_place = 0
 
-    def propose(self, most: int, num_unknown: int = 0) -> list[int]:
+    def propose(self, most: int, num_unknown: int = 0, least: float = 0.0) -> list[int]:
         """Guesses what comes next, often nothing.
 
         Args:
             most: Tokens at most.
             num_unknown: Tokens that are drawn but not known yet: they are guessed too, and left out of the answer.
+            least: Probability with which a token must be right to be guessed.
         """
         self._follow()
         cursor = self._cursor
         if cursor is None:
             return []
-        wanted = num_unknown + min(most, self._spec.max_tokens, max(cursor.streak, 1))
+        wanted = num_unknown + min(most, self._spec.max_tokens, cursor.streak, self._num_likely(least))
         tokens = cursor.index.tokens
         guess = list(tokens[cursor.place : cursor.place + wanted])
         if cursor.index is self._own and guess:
@@ -115,7 +128,9 @@ class PromptLookup:
         for place in range(self._num_seen, len(tokens)):
             if cursor is None:
                 break
-            if cursor.place < len(cursor.index.tokens) and cursor.index.tokens[cursor.place] == tokens[place]:
+            is_right = cursor.place < len(cursor.index.tokens) and cursor.index.tokens[cursor.place] == tokens[place]
+            self._note(is_right)
+            if is_right:
                 cursor.place += 1
                 cursor.streak += 1
             else:
@@ -124,6 +139,15 @@ class PromptLookup:
         self._num_seen = len(tokens)
         self._own.grow(len(tokens))
         self._cursor = cursor or self._search()
+
+    def _note(self, is_right: bool) -> None:
+        self._num_right = self._num_right * _MEMORY + is_right
+        self._num_tried = self._num_tried * _MEMORY + 1
+
+    def _num_likely(self, least: float) -> int:
+        """Tokens of a guess that are all right with at least this probability, as far as the past tells."""
+        likelihood = min(self._num_right / self._num_tried, _MOST_LIKELY)
+        return self._spec.max_tokens if least <= 0 else int(math.log(least) / math.log(max(likelihood, least / 2)))
 
     def _search(self) -> _Cursor | None:
         tail = self._token_ids[-self._spec.max_match :]

@@ -260,3 +260,14 @@ def refuse(loop: EngineLoop, request: GenerateRequest, param: str) -> None:
         loop.submit(request)
     assert caught.value.param == param
     assert not loop.has_work
+
+
+def test_a_sequence_that_guesses_takes_part_in_every_step_beside_others(model: Path) -> None:
+    plain = [asked(str(at), prompt_of(9, at), temperature=0.9, max_tokens=40) for at in range(2)]
+    with open_loop(model) as loop:
+        answer = told(run_events(loop, [plain[0]]))["0", 0].token_ids
+        one_by_one = loop.stats.num_steps
+        wrong = [(token_id + 1) % 400 for token_id in answer]
+        run_events(loop, [with_drafter(plain[0], [*answer[:4], *wrong[4:]], min_match=3), plain[1]])
+        assert loop.stats.num_drafted_tokens > loop.stats.num_accepted_tokens
+        assert loop.stats.num_steps - one_by_one <= one_by_one + 1

@@ -106,3 +106,22 @@ def test_guesses_are_the_same_however_often_they_are_asked_for() -> None:
         assert all(0 <= one < 5 for one in guess)
     late = lookup(history)
     assert steady.propose(1)[:1] == late.propose(1)[:1]
+
+
+def test_no_more_is_guessed_than_is_likely_to_be_right() -> None:
+    history = [*range(100, 140), 1, 100, 101, 102]
+    drafter = lookup(history, max_tokens=32)
+    assert drafter.propose(32, least=0.3) == [103, 104]
+    history += range(103, 115)
+    assert [len(drafter.propose(32, least=least)) for least in (0.0, 0.3, 0.9, 0.99)] == [15, 15, 3, 0]
+
+
+def test_guesses_that_were_wrong_make_the_next_ones_short_and_rare() -> None:
+    history = [5, 6, 7, 8, 9, 10, 5, 6, 7]
+    drafter = lookup(history, num_prompt=9, max_tokens=4)
+    assert drafter.propose(4, least=0.2) == [8, 9, 10]
+    for _ in range(6):
+        history += [400 + len(history), 5, 6, 7]
+        drafter.propose(4, least=0.2)
+    assert drafter.propose(4, least=0.2) == []
+    assert drafter.propose(4) != []
