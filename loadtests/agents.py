@@ -17,21 +17,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import itertools
 import json
 import math
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from loadtests.agent_client import Link, Spent, loop
+from loadtests.agent_numbers import (
+    COMBINATIONS,
+    FACTORS,
+    Combination,
+    Measured,
+    arms_table,
+    combination_name,
+    effects,
+    factorial_tables,
+    summary,
+)
 from loadtests.agent_work import TOOL, Shape, Task, Workflow, program_body, tasks
 from loadtests.results import report
 from loadtests.server import RunningServer, running_server
@@ -39,25 +48,6 @@ from loadtests.tables import Table
 from loadtests.tool_service import running_tool
 
 WAYS = ("remote", "local", "program")
-FACTORS = ("keep", "early", "drop")
-Combination = tuple[bool, bool, bool]
-COMBINATIONS: tuple[Combination, ...] = tuple(itertools.product((False, True), (False, True), (False, True)))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
-    """What all runs of one way came to in one round."""
-
-    spans_s: Sequence[float]
-    whole_s: float
-    prefill_tokens: float
-    kv_mib_s: float | None
-    texts: Sequence[Sequence[int]]
-
-    @property
-    def runs_per_s(self) -> float:
-        """Completed runs per second."""
-        return len(self.spans_s) / self.whole_s
 
 
 class Bench:
@@ -132,50 +122,6 @@ async def _together(runs: Sequence[Callable[[], Awaitable[Spent]]]) -> Measured:
     )
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value that this share of them does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
-
-
-def same_share(texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> float:
-    """How many of the tokens are those of others at their places."""
-    pairs = [(a, b) for one, other in zip(texts, others, strict=True) for a, b in zip(one, other, strict=True)]
-    return sum(a == b for a, b in pairs) / len(pairs)
-
-
-def summary(rounds: Sequence[Measured], base: Sequence[Measured]) -> dict[str, Any]:
-    """Medians over rounds, beside those of what they are compared with."""
-    costs = [one.kv_mib_s for one in rounds if one.kv_mib_s is not None]
-    return {
-        "p50_s": statistics.median(quantile(one.spans_s, 0.5) for one in rounds),
-        "p95_s": statistics.median(quantile(one.spans_s, 0.95) for one in rounds),
-        "runs_per_s": statistics.median(one.runs_per_s for one in rounds),
-        "tokens_per_s": statistics.median(sum(map(len, one.texts)) / one.whole_s for one in rounds),
-        "prefill_tokens": statistics.median(one.prefill_tokens for one in rounds),
-        "kv_mib_s": statistics.median(costs) if len(costs) == len(rounds) else None,
-        "ratio": statistics.median(one.runs_per_s / other.runs_per_s for one, other in zip(rounds, base, strict=True)),
-        "same": statistics.fmean(same_share(one.texts, other.texts) for one, other in zip(rounds, base, strict=True)),
-        "rounds_runs_per_s": [one.runs_per_s for one in rounds],
-    }
-
-
-def effects(logs: Mapping[Combination, float]) -> dict[str, float]:
-    """Main effects and interactions of the factors on a logarithm: by how much each multiplies, others averaged.
-
-    An interaction is what two or three do together beyond what each does alone.
-    """
-    found = {}
-    for size in (1, 2, 3):
-        for chosen in itertools.combinations(range(3), size):
-            signed = [
-                value * math.prod(1 if combination[at] else -1 for at in chosen) for combination, value in logs.items()
-            ]
-            name = " x ".join(FACTORS[at] for at in chosen)
-            found[name] = math.exp(sum(signed) / (len(signed) / 2))
-    return found
-
-
 async def arms(bench: Bench, shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One workflow in all ways."""
     measured: dict[str, list[Measured]] = {way: [] for way in WAYS}
@@ -212,41 +158,6 @@ async def factorial(bench: Bench, shape: Shape, options: argparse.Namespace) -> 
     ]
 
 
-def combination_name(combination: Sequence[bool]) -> str:
-    """Which of the factors it has."""
-    return " + ".join(name for name, has in zip(FACTORS, combination, strict=True) if has) or "none of them"
-
-
-_COLUMNS = ("p50 s", "p95 s", "runs/s", "prefill tokens a run", "KV MiB·s a run")
-
-
-def _cells(row: Mapping[str, Any]) -> list[Any]:
-    return [row["p50_s"], row["p95_s"], row["runs_per_s"], row["prefill_tokens"], row["kv_mib_s"]]
-
-
-def arms_table(rows: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> Table:
-    """Workflows in the three ways."""
-    title = (
-        f"Agents, {options.instances} at once, {options.tokens} tokens between calls, "
-        f"tool {options.tool_delay_ms:g} ms, remote {options.rtt_ms:g} ms away"
-    )
-    table = Table(title=title, headers=["workflow", "as", *_COLUMNS, "of local", "same tokens"])
-    for row in rows:
-        table.add(row["workflow"], row["way"], *_cells(row), row["ratio"], row["same"])
-    return table
-
-
-def factorial_tables(rows: Sequence[Mapping[str, Any]], found: Mapping[str, float]) -> list[Table]:
-    """All combinations, and what each factor does."""
-    table = Table(title="ReACT as a program, tailored", headers=["with", *_COLUMNS, "of none", "same tokens"])
-    for row in rows:
-        table.add(combination_name([row[name] for name in FACTORS]), *_cells(row), row["ratio"], row["same"])
-    multiplied = Table(title="What each does to runs per second", headers=["factor", "times"])
-    for name, value in found.items():
-        multiplied.add(name, value)
-    return [table, multiplied]
-
-
 async def measure(bench: Bench, options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
     """All of it."""
     calls: dict[Workflow, int] = {"react": options.calls, "codeact": options.calls, "swarm": options.swarm_calls}
@@ -257,7 +168,7 @@ async def measure(bench: Bench, options: argparse.Namespace) -> tuple[list[Table
     }
     results: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in ("json", "markdown")}
     rows = [row for shape in shapes.values() for row in await arms(bench, shape, options)]
-    tables = [arms_table(rows, options)]
+    tables = [arms_table(rows, vars(options))]
     results["arms"] = rows
     if "react" in shapes and not options.no_factorial:
         combined = await factorial(bench, shapes["react"], options)

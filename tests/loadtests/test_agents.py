@@ -17,8 +17,8 @@ from extensions.runtime import Runtime
 from extensions.sandbox.pool import PoolOptions
 from extensions.tools.catalog import ToolCatalog, ToolInfo, ToolResult
 from loadtests.agent_client import CallFailed, Link, Spent, loop
+from loadtests.agent_numbers import COMBINATIONS, Measured, effects, same_share, summary
 from loadtests.agent_work import SOURCES, TOOL, Shape, Workflow, program_body, run_code, tasks
-from loadtests.agents import COMBINATIONS, Measured, effects, same_share, summary
 from loadtests.tool_service import running_tool
 from tests.fakes import Script, ScriptedEngine, text_model
 
