@@ -96,6 +96,11 @@ class EgressPolicy:
             raise EgressDenied(f"{host} is at the public address {address}: use https://")
 
 
+def ascii_host(url: httpx2.URL) -> str:
+    """The host of an address as it is looked up, in ASCII and lower case."""
+    return url.raw_host.decode("ascii").lower()
+
+
 async def resolve(host: str, port: int) -> list[str]:
     """All addresses of a name, best first.
 
@@ -143,12 +148,13 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             httpx2.TransportError: It does not arrive, or no answer comes.
         """
         url = request.url
-        if url.host.lower() != self._host:
-            raise EgressDenied(f"a request to {self._host} must not go to {url.host[:253]}")
+        host = ascii_host(url)
+        if host != self._host:
+            raise EgressDenied(f"a request to {self._host} must not go to {host[:253]}")
         addresses = await self._addresses(url)
         extensions = {**request.extensions}
-        if not _is_address(url.host):
-            extensions["sni_hostname"] = url.raw_host.decode("ascii")
+        if not _is_address(host):
+            extensions["sni_hostname"] = host
         for at, address in enumerate(addresses):
             pinned = httpx2.Request(
                 request.method,
@@ -170,7 +176,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
     async def _addresses(self, url: httpx2.URL) -> list[Address]:
         """Where a name leads, all of it checked."""
-        host, port = url.host, url.port or (443 if url.scheme == "https" else 80)
+        host, port = ascii_host(url), url.port or (443 if url.scheme == "https" else 80)
         if url.scheme not in ("https", "http"):
             raise EgressDenied(f"only https:// is allowed, not {url.scheme[:20]}://")
         try:

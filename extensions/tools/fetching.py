@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import httpx2
 
 from extensions.tools.catalog import HttpReply
-from extensions.tools.egress import EgressPolicy, GuardedTransport
+from extensions.tools.egress import EgressPolicy, GuardedTransport, ascii_host
 from extensions.tools.errors import EgressDenied, ToolFailed, ToolInvalid
 from extensions.tools.sending import Sent, send
 from extensions.tools.urls import check_url
@@ -44,7 +44,7 @@ async def fetch(
         request = httpx2.Request(method, url, headers=dict(headers), content=body)
     except (httpx2.InvalidURL, ValueError) as error:
         raise ToolInvalid(f"url is no URL: {error}", "url") from None
-    host = request.url.host
+    host = ascii_host(request.url)
     if not (policy.names(host) or "*" in policy.hosts):
         known = ", ".join(policy.hosts[:20]) or "none"
         raise EgressDenied(f"programs here may not send requests to {host}; allowed hosts: {known}")

@@ -140,6 +140,17 @@ async def test_addresses_are_tried_in_turn_until_one_answers(service: Service) -
     assert "headers" in await ask(ToolBox(resolver=find), f"http://localhost:{port}/echo", environ={})
 
 
+@pytest.mark.parametrize("host", ["xn--bcher-kva.example", "LOCALHOST", "Localhost."])
+async def test_a_host_is_the_same_however_it_is_written(service: Service, host: str) -> None:
+    find, asked = resolver(["127.0.0.1"])
+    port = service.url.rpartition(":")[2]
+    assert "headers" in await ask(ToolBox(resolver=find), f"http://{host}:{port}/echo", environ={})
+    assert asked == [host.lower()]
+    box = ToolBox(egress=EgressPolicy.read([host.rstrip(".")], ["127.0.0.0/8"]), resolver=find)
+    status, _, _ = await fetched(box, f"http://{host}:{port}/weather/Oslo")
+    assert status == 200
+
+
 async def test_proxies_of_the_environment_see_nothing(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         proxied.append(1)
