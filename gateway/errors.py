@@ -73,6 +73,9 @@ MAX_MESSAGE_CHARS = 1024
 CONTEXT_CODE = "context_length_exceeded"
 """Code of every prompt that does not fit; clients shorten their history when they meet it."""
 
+REPEATS_HARM = "wye_repeats_harm"
+"""Set on an error of a request that has done what must not be done twice: clients are told not to try again."""
+
 MAX_PARAM_CHARS = 200
 """Longest path of a field in an error."""
 
@@ -336,6 +339,9 @@ def to_reply(
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, LimitReached):
         headers |= error.headers
+    if getattr(error, REPEATS_HARM, False):
+        headers.pop("Retry-After", None)
+        headers["x-should-retry"] = "false"
     body = _body(_cut(message, max_message_chars), spec.type, param, code)
     body["error"] |= _details(error, max_message_chars)
     return ErrorReply(spec.status, body, headers)

@@ -24,7 +24,7 @@ from gateway.routes.owning import owner_of, payer_of
 from gateway.routes.reading import readable
 from gateway.routes.responding import Turn, answer_as_stream, answer_whole, begin_in_background, event_stream
 from gateway.routes.running import model_name
-from gateway.routes.with_tools import begin_response_turn
+from gateway.routes.with_tools import begin_response_turn, key_of
 from gateway.runs.starting import start_program
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.items import new_id
@@ -59,7 +59,7 @@ async def create_response(request: Request, services: ServicesDep) -> Response:
         await services.store.check()
     prompt = await read_prompt(services, body, owner, num_output_tokens=body.max_output_tokens or 1)
     payer = payer_of(request, services, body.cache_salt)
-    turn = await _begin(services, body, prompt, program, model=model, payer=payer)
+    turn = await _begin(services, body, prompt, program, model=model, payer=payer, key=key_of(request))
     if not body.background:
         return answer_as_stream(turn) if body.stream else json_response(await answer_whole(request, turn))
     queued = dict(turn.response, status="queued")
@@ -85,6 +85,7 @@ async def _begin(
     *,
     model: str,
     payer: Payer,
+    key: str,
 ) -> Turn:
     """Hands the prompt to the engine, or to the program that answers it."""
     info = await services.engine_info()
@@ -101,7 +102,7 @@ async def _begin(
         form = replace(form, plan=AnswerPlan(thinking=None, tool_format=form.plan.tool_format))
         writer = ResponseWriter(response, form)
     elif prompt.offers:
-        work = await begin_response_turn(services, body, prompt, response["id"], model=model, payer=payer)
+        work = await begin_response_turn(services, body, prompt, response["id"], model=model, payer=payer, key=key)
         writer = ToolResponseWriter(response, form, work, prompt.untold)
     else:
         with client_names():

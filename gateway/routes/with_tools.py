@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from fastapi import Request, Response
 
 from extensions.tools.catalog import ToolCaller
+from gateway.errors import BadRequest
 from gateway.generations import Generations
 from gateway.routes.answering import collect, json_response, stream
 from gateway.routes.context import Prompt
@@ -27,6 +28,9 @@ from gateway.translate.head import Head
 from gateway.translate.responses_input import client_names
 from gateway.translate.server_tools import ServerToolChunks, check_server_tools, server_tools_answer
 
+MAX_KEY_CHARS = 255
+"""Longest name that a client gives a request."""
+
 
 async def chat_with_tools(request: Request, services: Services, body: ChatRequest, model: str) -> Response:
     """Answers a chat that names tools of the server, whole or as a stream."""
@@ -37,7 +41,9 @@ async def chat_with_tools(request: Request, services: Services, body: ChatReques
     caller = ToolCaller(account=payer.account, salt=payer.salt, run_id=head.id)
     offers = await services.tools.resolver.by_name(body.server_tools, names_of(body.tools), caller)
     chat = body.model_copy(update={"tools": [*body.tools, *offers.tools()]})
-    work = await begin_turn(services, chat, offers, caller, payer=payer, model=model, max_calls=body.max_tool_calls)
+    work = await begin_turn(
+        services, chat, offers, caller, payer=payer, model=model, max_calls=body.max_tool_calls, key=key_of(request)
+    )
     form = work.form
     assert form is not None
     if body.stream:
@@ -47,7 +53,14 @@ async def chat_with_tools(request: Request, services: Services, body: ChatReques
 
 
 async def begin_response_turn(
-    services: Services, body: ResponseRequest, prompt: Prompt, response_id: str, *, model: str, payer: Payer
+    services: Services,
+    body: ResponseRequest,
+    prompt: Prompt,
+    response_id: str,
+    *,
+    model: str,
+    payer: Payer,
+    key: str,
 ) -> ToolTurn:
     """Begins a response that may call tools of servers, and makes the calls that the request approves.
 
@@ -67,6 +80,7 @@ async def begin_response_turn(
         payer=payer,
         model=model,
         max_calls=body.max_tool_calls,
+        key=key,
         approved=approved,
         naming=client_names,
     )
@@ -81,6 +95,7 @@ async def begin_turn(
     payer: Payer,
     model: str,
     max_calls: int | None,
+    key: str = "",
     approved: Sequence[ServerCall] = (),
     naming: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> ToolTurn:
@@ -94,6 +109,7 @@ async def begin_turn(
         payer: Who pays.
         model: Name of the model.
         max_calls: Most calls, if the request says; the server's own limit holds anyway.
+        key: The client's own name for the request, see `key_of`.
         approved: Calls of an earlier answer to which a person has said yes.
         naming: Around each round: gives the client's names to fields that errors name.
 
@@ -124,5 +140,18 @@ async def begin_turn(
         store=services.tools.registry.store,
         approved=approved,
         payer=payer,
+        key=key,
     )
     return await ToolTurn.start(begin, chat, tools)
+
+
+def key_of(request: Request) -> str:
+    """The name that a client gives its request, so that it can be sent again; empty if it gives none.
+
+    Raises:
+        BadRequest: It is none.
+    """
+    key = request.headers.get("idempotency-key", "").strip()
+    if len(key) > MAX_KEY_CHARS:
+        raise BadRequest(f"The header 'Idempotency-Key' has more than {MAX_KEY_CHARS} characters.", "Idempotency-Key")
+    return key

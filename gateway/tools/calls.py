@@ -7,12 +7,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from extensions.tools.catalog import ToolCaller, ToolResult
+from extensions.tools.catalog import REPEATABLE, ToolCaller, ToolResult
 from extensions.tools.errors import (
     EgressDenied,
     ToolArgumentsInvalid,
     ToolDenied,
     ToolError,
+    ToolFailed,
     ToolOutcomeUnknown,
     ToolTimeout,
 )
@@ -29,6 +30,9 @@ NOT_RUN = "max_tool_calls"
 
 CUT = "max_output_tokens"
 """Code of a call that was not made, as the model's text was cut by its length limit."""
+
+_ASKED = frozenset({ToolOutcomeUnknown.code, ToolFailed.code})
+"""Codes of calls without an answer whose tool may have been asked."""
 
 _UNKNOWN = "Its outcome is not known: it may have done its work. Do not call it again without asking the user."
 
@@ -73,6 +77,12 @@ class ServerCall:
     error: CallError | None = None
     ms: float = 0.0
     approval_id: str | None = None
+
+    @property
+    def is_done_for_good(self) -> bool:
+        """Whether the tool may have done what must not be done again."""
+        was_asked = self.output is not None or (self.error is not None and self.error.code in _ASKED)
+        return was_asked and self.offer.spec.effect not in REPEATABLE
 
     @property
     def told(self) -> str:

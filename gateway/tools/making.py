@@ -32,6 +32,7 @@ class TurnTools:
         store: Knows which approved calls have been made; None without a Redis.
         approved: Calls of an earlier answer to which a person has said yes.
         payer: Who pays; the request is not settled before the whole answer has ended.
+        key: The client's own name for the request: what its calls have done is not done again for the same name.
     """
 
     offers: Offers
@@ -41,25 +42,27 @@ class TurnTools:
     store: ToolStore | None = None
     approved: Sequence[ServerCall] = ()
     payer: Payer | None = None
+    key: str = ""
 
     async def make(self, call: ServerCall) -> None:
         """Makes a call; whatever comes of it is in the call. Cancelling gives it up."""
-        if call.approval_id is None:
-            await self._run(call, self.caller.run_id)
-        elif self.store is None or call.offer.spec.effect in REPEATABLE:
-            await self._run(call, call.approval_id)
+        scope = call.approval_id or (f"key {self.key}" if self.key else self.caller.run_id)
+        operation = operation_id(scope, call)
+        if self.store is None or not self._is_named(call) or call.offer.spec.effect in REPEATABLE:
+            await run_call(call, self.door, self.caller, operation)
         else:
-            await self._make_once(call, call.approval_id, self.store)
+            await self._make_once(call, call.approval_id or operation, operation, self.store)
 
-    async def _run(self, call: ServerCall, scope: str) -> None:
-        await run_call(call, self.door, self.caller, operation_id(scope, call))
+    def _is_named(self, call: ServerCall) -> bool:
+        """Whether a call can be told from another one when the request comes again."""
+        return call.approval_id is not None or bool(self.key)
 
-    async def _make_once(self, call: ServerCall, approval_id: str, store: ToolStore) -> None:
-        """Makes a call that a person approved, unless it has been made for an earlier request of the same."""
+    async def _make_once(self, call: ServerCall, name: str, operation: str, store: ToolStore) -> None:
+        """Makes a call, unless it has been made for an earlier request of the same."""
         owner = self.caller.account
         try:
-            if not await store.claim(owner, approval_id):
-                outcome = await store.outcome(owner, approval_id)
+            if not await store.claim(owner, name):
+                outcome = await store.outcome(owner, name)
                 if outcome is None:
                     call.leave(IN_PROGRESS, "The call was begun for another request, and has no result yet.")
                 else:
@@ -68,8 +71,8 @@ class TurnTools:
         except StoreUnavailable as error:
             call.leave("store_unavailable", error.message)
             return
-        await self._run(call, approval_id)
+        await run_call(call, self.door, self.caller, operation)
         try:
-            await asyncio.shield(store.settle(owner, approval_id, call.outcome()))
+            await asyncio.shield(store.settle(owner, name, call.outcome()))
         except StoreUnavailable as error:
             log.warning("the outcome of call %s was not written down: %s", call.id, error)

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Literal
 
 from extensions.output import GenerationStep, Usage
+from gateway.errors import REPEATS_HARM
 from gateway.generations import Choice, Generations
 from gateway.schemas.chat import ChatRequest
 from gateway.tools.calls import CUT, NOT_RUN, ServerCall
@@ -113,6 +114,11 @@ class ToolTurn:
         try:
             async for step in self:
                 choice.finish_reason, choice.stop_reason = step.finish_reason, step.stop_reason
+        except Exception as error:
+            # Official clients repeat a request that failed on the server's side, and all its calls with it.
+            if any(call.is_done_for_good for call in [*self.calls, *self.current_calls]):
+                setattr(error, REPEATS_HARM, True)
+            raise
         finally:
             await self.aclose()
         return [choice]

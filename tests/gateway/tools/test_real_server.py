@@ -193,6 +193,37 @@ async def test_a_failure_of_the_engine_in_a_later_round_is_told(
     body = chat(server_tools=["weather"], max_tokens=400)
     whole = await http.post("/v1/chat/completions", json=body)
     assert (whole.status_code, whole.json()["error"]["code"]) == (503, "engine_stopped")
+    assert "x-should-retry" not in whole.headers  # to ask for the weather again does no harm
     streamed = await http.post("/v1/chat/completions", json={**body, "stream": True})
     assert '"error":{"message":"the engine process ended"' in streamed.text
     assert streamed.text.endswith("data: [DONE]\n\n")
+
+
+async def test_official_clients_do_not_repeat_a_request_that_has_done_something(
+    server: RunningServer, engine: ScriptedEngine, model: TextModel, service: Service
+) -> None:
+    first = says_in_turn(model, call("order", city="Oslo"))
+    died = EngineStopped("the engine process ended")
+    engine.script = lambda request, index: first(request, index) if len(engine.requests) % 2 else [[40], died]
+    messages: Any = [{"role": "user", "content": "hi"}]
+    async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="ann", max_retries=2) as sdk:
+        with pytest.raises(openai.InternalServerError):
+            await sdk.chat.completions.create(model=MODEL, messages=messages, extra_body={"server_tools": ["order"]})
+    assert len(service.calls) == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_a_request_with_a_key_does_its_work_once(
+    http: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel, service: Service, path: str
+) -> None:
+    body = chat(server_tools=["order"], max_tokens=400) if "chat" in path else RESPONSE[1]
+    answers = []
+    for key in ("one", "one", "two"):
+        engine.script = says_in_turn(model, call("order", city="Oslo"), "Ordered.")
+        answers.append(await http.post(path, json=body, headers={"Idempotency-Key": key}))
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert len(service.calls) == 2
+    engine.script = says_in_turn(model, call("order", city="Bern"), "Ordered.")
+    await http.post(path, json=body, headers={"Idempotency-Key": "one"})
+    assert len(service.calls) == 3  # another order, by the same name
+    assert (await http.post(path, json=body, headers={"Idempotency-Key": "x" * 300})).status_code == 400
