@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,9 @@ from tests.conformance.lanes import WAYS, Way, lane_of, program_of
 from tests.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DEVICE = os.environ.get("WYE_TEST_DEVICE", "cpu")
+"""The same holds on a GPU: `WYE_TEST_DEVICE=cuda pytest ...`."""
 
 
 class Watched:
@@ -57,7 +61,7 @@ async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wat
     directory = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "llama")
     config = EngineConfig(
         model=str(directory),
-        device="cpu",
+        device=DEVICE,
         weights="float32",
         check_integrity=True,
         kv=KVConfig(num_pages=256),

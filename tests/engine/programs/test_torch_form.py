@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from engine.sampling.state import SamplerState
 from tests.engine.programs.random_programs import exact_programs, smooth_programs
 
 V = 70
-CPU = torch.device("cpu")
+DEVICE = torch.device(os.environ.get("WYE_TEST_DEVICE", "cpu"))
+"""The same tests hold on a GPU: `WYE_TEST_DEVICE=cuda pytest ...`."""
 
 
 def requests(seed: int, count: int, *, special: bool = True) -> list[StepValues]:
@@ -49,20 +51,25 @@ def requests(seed: int, count: int, *, special: bool = True) -> list[StepValues]
     return made
 
 
+def there(values: Any) -> torch.Tensor:
+    """On the device that is tested."""
+    return torch.as_tensor(values, device=DEVICE)
+
+
 def batched(steps: list[StepValues], parameters: list[dict[str, Any]], state: Any = None) -> BatchValues:
     longest = max(len(step.history) for step in steps)
     history = np.full((len(steps), longest), -1, dtype=np.int64)
     for row, step in enumerate(steps):
         history[row, : len(step.history)] = step.history
     return BatchValues(
-        lanes=[torch.from_numpy(np.stack([step.lanes[lane] for step in steps])) for lane in range(2)],
-        keys=torch.tensor([step.key - 2**64 if step.key >= 2**63 else step.key for step in steps]),
-        steps=torch.tensor([step.step for step in steps]),
-        history=torch.from_numpy(history),
-        lengths=torch.tensor([len(step.history) for step in steps]),
-        counts=torch.from_numpy(np.stack([_there(step.counts) for step in steps])),
+        lanes=[there(np.stack([step.lanes[lane] for step in steps])) for lane in range(2)],
+        keys=there([step.key - 2**64 if step.key >= 2**63 else step.key for step in steps]),
+        steps=there([step.step for step in steps]),
+        history=there(history),
+        lengths=there([len(step.history) for step in steps]),
+        counts=there(np.stack([_there(step.counts) for step in steps])),
         parameters={
-            name: torch.from_numpy(np.stack([np.atleast_1d(np.asarray(one[name], np.float32)) for one in parameters]))
+            name: there(np.stack([np.atleast_1d(np.asarray(one[name], np.float32)) for one in parameters]))
             for name in parameters[0]
         },
         state=state or {},
@@ -97,7 +104,7 @@ def compare(source: str, seed: int, count: int, *, exact: bool) -> None:
         # The generator does not count values or depth.
         assume("values" not in error.message and "deep" not in error.message)
         raise
-    torch_program = TorchProgram(programs[0].graph, V, CPU)
+    torch_program = TorchProgram(programs[0].graph, V, DEVICE)
     parameters = [dict(program.parameters) for program in programs]
     expected_state = [first_state(program.graph, program.parameters, V) for program in programs]
     state = torch_program.first_state(batched(requests(0, count), parameters).parameters, count)
@@ -111,7 +118,7 @@ def compare(source: str, seed: int, count: int, *, exact: bool) -> None:
             assert result.tokens is not None
             assert int(result.tokens[row]) == expected.token
             for name, value in {**expected.probes, **expected.state}.items():
-                found = (result.probes if name in result.probes else result.state)[name][row].numpy()
+                found = (result.probes if name in result.probes else result.state)[name][row].cpu().numpy()
                 if exact:
                     np.testing.assert_array_equal(found, np.broadcast_to(value, found.shape), name)
                 else:
@@ -158,7 +165,7 @@ def test_a_request_gets_the_same_alone_and_with_others(width: int) -> None:
         "    return gumbel_argmax(where(kept, log(p), -1e30), key)\n"
     )
     programs, steps = bound(source, 5, width), requests(5, width)
-    torch_program = TorchProgram(programs[0].graph, V, CPU)
+    torch_program = TorchProgram(programs[0].graph, V, DEVICE)
     together = drawn(torch_program, batched(steps, [dict(one.parameters) for one in programs]))
     for step, program, token in zip(steps, programs, together, strict=True):
         assert drawn(torch_program, batched([step], [dict(program.parameters)])) == [token]
@@ -183,15 +190,15 @@ def test_a_request_gets_the_same_alone_and_with_others(width: int) -> None:
 @pytest.mark.parametrize("vocab_size", [300, 5000])
 def test_it_takes_the_tokens_that_the_sampler_takes(body: str, params: SamplingParams, vocab_size: int) -> None:
     num_rows, position = 16, 12
-    logits = torch.randn((num_rows, vocab_size), generator=torch.Generator().manual_seed(3)) * 2
-    state = SamplerState(num_rows=num_rows, vocab_size=vocab_size, device=CPU)
+    logits = there(torch.randn((num_rows, vocab_size), generator=torch.Generator().manual_seed(3)) * 2)
+    state = SamplerState(num_rows=num_rows, vocab_size=vocab_size, device=DEVICE)
     for row in range(num_rows):
         state.assign(row, params=params, seed=row, stream=0, prompt_ids=[1], output_ids=[], eos_token_ids=[])
     lanes = [SampleLane(row=row, position=position, num_output=0) for row in range(num_rows)]
     expected = Sampler(state).sample(logits.clone(), lanes).token_ids.tolist()
-    streams = torch.tensor([stream_key(row, 0) for row in range(num_rows)])
-    keys = position_keys(streams, torch.full((num_rows,), position)).contiguous().view(torch.int64).view(-1)
+    streams = there([stream_key(row, 0) for row in range(num_rows)])
+    keys = position_keys(streams, torch.full((num_rows,), position, device=DEVICE)).contiguous().view(torch.int64).view(-1)
     source = f"def sample(logits, key, scale):\n    return {body}\n"
-    program = TorchProgram(bind(source, {"scale": 0.75}, vocab_size).graph, vocab_size, CPU)
-    parameters = {"scale": torch.full((num_rows, 1), 0.75)}
+    program = TorchProgram(bind(source, {"scale": 0.75}, vocab_size).graph, vocab_size, DEVICE)
+    parameters = {"scale": torch.full((num_rows, 1), 0.75, device=DEVICE)}
     assert drawn(program, BatchValues(lanes=[logits], keys=keys, parameters=parameters)) == expected
