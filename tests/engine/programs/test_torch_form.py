@@ -197,7 +197,8 @@ def test_it_takes_the_tokens_that_the_sampler_takes(body: str, params: SamplingP
     lanes = [SampleLane(row=row, position=position, num_output=0) for row in range(num_rows)]
     expected = Sampler(state).sample(logits.clone(), lanes).token_ids.tolist()
     streams = there([stream_key(row, 0) for row in range(num_rows)])
-    keys = position_keys(streams, torch.full((num_rows,), position, device=DEVICE)).contiguous().view(torch.int64).view(-1)
+    positions = torch.full((num_rows,), position, device=DEVICE)
+    keys = position_keys(streams, positions).contiguous().view(torch.int64).view(-1)
     source = f"def sample(logits, key, scale):\n    return {body}\n"
     program = TorchProgram(bind(source, {"scale": 0.75}, vocab_size).graph, vocab_size, DEVICE)
     parameters = {"scale": torch.full((num_rows, 1), 0.75, device=DEVICE)}
