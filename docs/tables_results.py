@@ -25,6 +25,7 @@ HEADINGS: Mapping[str, str] = {
     "economy": "What is kept, and what gives way",
     "http_overhead": "What HTTP adds",
     "idle_streams": "Idle streams",
+    "quota": "What tenants cost",
     "agents": "Agents as clients and as programs",
     "run": "Under load",
     "offline": "The engine alone",

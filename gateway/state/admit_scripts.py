@@ -139,7 +139,7 @@ local function rate(verdict, source, scope, limit, cost)
     local at = arrival(scope, now)
     local after = at + math.ceil(math.min(cost, limit) * each)
     if after - now > MINUTE then
-        local used = math.min(limit, math.floor((at - now) / each))
+        local used = math.min(limit, math.ceil((at - now) / each))
         refuse(verdict, source, limit, used, 0, math.ceil((after - now - MINUTE) / 1000), math.ceil(at / 1000))
     elseif not is_taken then
         arrivals[#arrivals + 1] = {scope, after}

@@ -13,6 +13,8 @@ from engine.sources.store import ModelStore
 from loadtests.server import CHECKOUT, RunningServer, running_server
 
 MODEL = "smollm2-135m"
+ADMIN_KEY = "the-administrators-key"
+"""Of the server with tenants."""
 
 
 @pytest.fixture(scope="session")
@@ -32,4 +34,18 @@ def server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """The server that examples talk to."""
     log_path = tmp_path_factory.mktemp("server") / "log"
     with running_server(MODEL, log_path=log_path, environment={"WYE_HOME": str(model_store)}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tenant_server(model_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """The server with tenants that some examples talk to."""
+    directory = tmp_path_factory.mktemp("tenants")
+    environment = {
+        "WYE_HOME": str(model_store),
+        "WYE_STATE_DIR": str(directory / "state"),
+        "WYE_ADMIN_KEY": ADMIN_KEY,
+        "WYE_API_KEYS": "key-of-the-settings",
+    }
+    with running_server(MODEL, log_path=directory / "log", environment=environment) as running:
         yield running
