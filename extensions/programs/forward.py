@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors import EngineStopped
 from engine.forward.validation import MAX_LANES
-from engine.request import Probe, ProgramSpec
+from engine.request import Probe, ProgramSpec, Readout
 from engine.sampling.params import SamplingParams
 from extensions.output import GenerateOptions
 from extensions.programs.faults import fault, invalid
 from extensions.programs.generating import probes_by_name
+from extensions.programs.looking import RowPass
 from extensions.programs.planner import Feature
+from extensions.programs.rows import Rows, integers, read_fold, read_geometry, read_rows
 from extensions.programs.samplers import ScriptProgram
+from extensions.programs.stepping import NO_TOKEN, ScriptDistribution, read_mass, read_top
 
 if TYPE_CHECKING:
     from extensions.programs.contexts import ScriptContext
@@ -40,9 +43,17 @@ class Drawn:
 class ScriptPass:
     """What came of one pass; see `Pass` in the stubs."""
 
-    def __init__(self, drawn: Drawn) -> None:
-        self.token = drawn.tokens[0]
-        self.probes = {name: values[0] for name, values in drawn.probes.items()}
+    def __init__(
+        self,
+        token: int | None,
+        probes: Mapping[str, Probe],
+        rows: Sequence[ScriptDistribution] = (),
+        folded: Sequence[int] = (),
+    ) -> None:
+        self.token = NO_TOKEN if token is None else token
+        self.probes = dict(probes)
+        self.rows = list(rows)
+        self.folded = list(folded)
 
 
 class ScriptForward:
@@ -56,11 +67,46 @@ class ScriptForward:
         self._scope = scope
         self._contexts: list[ScriptContext] = []
         self._program: ScriptProgram | None = None
+        self._rows: Rows | None = None
+        self._fold: object = "none"
+        self._readout = Readout(64)
 
     # -- what a script may call -------------------------------------------------------------------------------------
 
     async def embed_next(self, contexts: Sequence[ScriptContext]) -> None:
         """Each lane is a context and reads the token that this is about to read."""
+        self._contexts, self._rows = self._checked_contexts(contexts), None
+
+    async def embed(self, tokens: Sequence[int], indptr: Sequence[int] | None = None) -> None:
+        """Tokens of all lanes, end to end."""
+        self._rows = read_rows(tokens, indptr)
+
+    async def state(self, contexts: Sequence[ScriptContext], geometry: Mapping[str, Any] | None = None) -> None:
+        """What the lanes follow, and where their rows are."""
+        rows = self._embedded("state")
+        found = read_geometry(geometry)
+        self._contexts = self._checked_contexts(contexts)
+        self._rows = replace(rows, **found)
+        self._fold = "none" if geometry is None else geometry.get("fold", "none")
+
+    async def mask(self, rows: Sequence[Any]) -> None:
+        """What each row sees."""
+        if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Sequence):
+            raise invalid("rows must be a list with the mask of each row")
+        self._rows = replace(self._embedded("mask"), mask=list(rows))
+
+    async def readout(self, rows: Sequence[int], *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> None:
+        """Which rows are read."""
+        num_top = read_top(top, self._scope.engine.info.vocab_size, allows_all=True)
+        self._readout = Readout(num_top, read_mass(need_mass))
+        self._rows = replace(self._embedded("readout"), readout=integers(rows, "rows"))
+
+    def _embedded(self, what: str) -> Rows:
+        if self._rows is None:
+            raise invalid(f"{what} is of rows: await fwd.embed(tokens) first")
+        return self._rows
+
+    def _checked_contexts(self, contexts: Sequence[ScriptContext]) -> list[ScriptContext]:
         from extensions.programs.contexts import ScriptContext  # both name each other
 
         if isinstance(contexts, str | bytes | Mapping) or not isinstance(contexts, Sequence):
@@ -72,7 +118,7 @@ class ScriptForward:
             raise invalid(f"contexts has {len(found)} lanes, at most {MAX_LANES} go on together")
         if len(set(map(id, found))) < len(found):
             raise invalid("a context can only be one of the lanes: fork it for another")
-        self._contexts = found
+        return found
 
     async def epilogue(self, program: ScriptProgram) -> None:
         """This program draws the token."""
@@ -82,7 +128,13 @@ class ScriptForward:
 
     async def run(self, *, seed: int | None = None) -> ScriptPass:
         """One pass."""
-        return ScriptPass(await self.draw(max_tokens=1, seed=seed, template_stops=False))
+        if self._rows is None:
+            drawn = await self.draw(max_tokens=1, seed=seed, template_stops=False)
+            return ScriptPass(drawn.tokens[0], {name: values[0] for name, values in drawn.probes.items()})
+        looked = await self._row_pass(self._rows).run(self._scope, _checked_seed(seed))
+        is_whole = self._readout.top == -1
+        rows = [ScriptDistribution(self._scope, one, is_whole=is_whole) for one in looked.distributions]
+        return ScriptPass(looked.token, looked.probes, rows, looked.folded)
 
     # -- what the run does ------------------------------------------------------------------------------------------
 
@@ -101,9 +153,10 @@ class ScriptForward:
             ValueError: The pass lacks contexts or a program, or an argument is out of its range.
             EngineError: The engine refuses it or gives it up; the histories are as they were.
         """
+        if self._rows is not None:
+            raise invalid("only a pass of embed_next can run again and again: its tokens follow each other")
         contexts, program = self._contexts, self._checked()
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise invalid("seed must be a whole number")
+        _checked_seed(seed)
         scope = self._scope
         scope.planned(Feature.FORWARD)
         async with scope.generating, AsyncExitStack() as stack:
@@ -122,6 +175,22 @@ class ScriptForward:
             options.sampling.validate(scope.engine.info.vocab_size)
             return await _draw(scope, contexts, options, emit=emit)
 
+    def _row_pass(self, rows: Rows) -> RowPass:
+        if not self._contexts:
+            raise invalid("the pass has no contexts: await fwd.state(contexts)")
+        program = self._program
+        if program is not None and program.num_lanes > len(rows.read):
+            raise fault(
+                "program_invalid", f"it reads lanes[{program.num_lanes - 1}], and {len(rows.read)} rows are read"
+            )
+        return RowPass(
+            contexts=self._contexts,
+            rows=rows,
+            readout=self._readout,
+            fold=read_fold(self._fold, rows.num_lanes),
+            program=None if program is None else program.spec,
+        )
+
     def _checked(self) -> ProgramSpec:
         if not self._contexts:
             raise invalid("the pass has no lanes: await fwd.embed_next(contexts)")
@@ -131,6 +200,12 @@ class ScriptForward:
             have, reads = len(self._contexts), self._program.num_lanes
             raise fault("program_invalid", f"it reads lanes[{reads - 1}], and the pass has {have} lane(s)")
         return self._program.spec
+
+
+def _checked_seed(seed: object) -> int | None:
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise invalid("seed must be a whole number")
+    return seed
 
 
 async def _draw(scope: RunScope, contexts: Sequence[ScriptContext], options: GenerateOptions, *, emit: bool) -> Drawn:

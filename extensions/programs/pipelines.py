@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.request import Probe
 from extensions.programs.faults import invalid
-from extensions.programs.forward import ScriptForward
+from extensions.programs.forward import ScriptForward, ScriptPass
 from extensions.programs.options import MAX_STOP_IDS, flag, token_ids
 
 if TYPE_CHECKING:
@@ -24,8 +26,23 @@ class ScriptPipeline:
 
     def __init__(self, scope: RunScope) -> None:
         self._scope = scope
+        self._last: asyncio.Task[ScriptPass] | None = None
         self.finish_reason: Literal["stop", "length"] | None = None
         self.probes: dict[str, list[Probe]] = {}
+
+    async def submit(self, fwd: ScriptForward, *, seed: int | None = None) -> ScriptSubmitted:
+        """Runs a pass behind those that were submitted before."""
+        _check_forward(fwd)
+        self._last = self._scope.beside(_run_after(self._last, copy(fwd), seed))
+        return ScriptSubmitted(self._last)
+
+    async def submit_frame(self, passes: Sequence[ScriptForward], *, seed: int | None = None) -> list[ScriptSubmitted]:
+        """Submits several."""
+        if isinstance(passes, str | bytes | Mapping) or not isinstance(passes, Sequence):
+            raise invalid("passes must be a list of what lm.forward() returned")
+        for fwd in passes:
+            _check_forward(fwd)
+        return [await self.submit(fwd, seed=seed) for fwd in passes]
 
     async def run_ahead(
         self,
@@ -39,6 +56,8 @@ class ScriptPipeline:
     ) -> list[int]:
         """The same pass again and again."""
         _check_forward(fwd)
+        if self._last is not None:
+            await asyncio.shield(self._last)
         if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
             raise invalid("budget must be a whole number of tokens, at least 1")
         if stop not in ("template", None):
@@ -52,6 +71,24 @@ class ScriptPipeline:
         )
         self.finish_reason, self.probes = drawn.finish_reason, dict(drawn.probes)
         return drawn.tokens
+
+
+class ScriptSubmitted:
+    """A pass on its way; see `Submitted` in the stubs."""
+
+    def __init__(self, task: asyncio.Task[ScriptPass]) -> None:
+        self._task = task
+
+    async def result(self) -> ScriptPass:
+        """Waits for it."""
+        return await asyncio.shield(self._task)
+
+
+async def _run_after(before: asyncio.Task[ScriptPass] | None, fwd: ScriptForward, seed: int | None) -> ScriptPass:
+    """A pass behind another, whose error is its own too: what it stands on is not there."""
+    if before is not None:
+        await asyncio.shield(before)
+    return await fwd.run(seed=seed)
 
 
 def _check_forward(fwd: Any) -> None:

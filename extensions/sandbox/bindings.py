@@ -25,7 +25,7 @@ from extensions.programs.http import HttpResponse, ScriptHttp
 from extensions.programs.leases import ScriptLease
 from extensions.programs.lm import ScriptLM, ScriptModel
 from extensions.programs.mail import ScriptSubscription
-from extensions.programs.pipelines import ScriptPipeline
+from extensions.programs.pipelines import ScriptPipeline, ScriptSubmitted
 from extensions.programs.samplers import ScriptProgram
 from extensions.programs.stepping import Choice, ScriptDistribution, ScriptGeneration, ScriptStep
 from extensions.programs.tool_calls import ScriptToolCall
@@ -103,10 +103,15 @@ TABLE: dict[type, Exposed] = {
     ScriptMark: Exposed(name="Mark"),
     ScriptConstraint: Exposed(name="Constraint"),
     ScriptProgram: Exposed(name="Program"),
-    ScriptForward: Exposed(name="Forward", methods=frozenset({"embed_next", "epilogue", "run"})),
-    ScriptPass: Exposed(name="Pass", attributes=("token", "probes")),
+    ScriptForward: Exposed(
+        name="Forward", methods=frozenset({"embed_next", "embed", "state", "mask"} | {"readout", "epilogue", "run"})
+    ),
+    ScriptPass: Exposed(name="Pass", attributes=("token", "probes", "rows", "folded")),
+    ScriptSubmitted: Exposed(name="Submitted", methods=frozenset({"result"})),
     ScriptPipeline: Exposed(
-        name="Pipeline", methods=frozenset({"run_ahead"}), live=frozenset({"finish_reason", "probes"})
+        name="Pipeline",
+        methods=frozenset({"run_ahead", "submit", "submit_frame"}),
+        live=frozenset({"finish_reason", "probes"}),
     ),
     ScriptGeneration: Exposed(name="Generation", methods=frozenset({"step", "choose", "ban", "stop"})),
     ScriptStep: Exposed(

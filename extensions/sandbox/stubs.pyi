@@ -208,19 +208,51 @@ class Forward:
     async def embed_next(self, contexts: Sequence[Context]) -> None:
         """Each lane is a context, in this order, and reads the token that it is about to read; up to 8 lanes."""
 
+    async def embed(self, tokens: Sequence[int], indptr: Sequence[int] | None = None) -> None:
+        """Instead of that: tokens of all lanes end to end, lane i from `indptr[i]` to `indptr[i + 1]`; a row each."""
+
+    async def state(self, contexts: Sequence[Context], geometry: Mapping[str, Any] | None = None) -> None:
+        """The contexts that the lanes of `embed` follow, and where their rows are.
+
+        `positions` (a row): rotary positions, any order, repeated or not. `slots` (a row): the slots behind the
+        history, each once, in which the rows lie. `kv_len` (a lane): slots from there on are not seen. `fold`: how many
+        rows, in the order of slots, stay in the history: "all", "none", a number or a list of one a lane, or "probe.x",
+        which the program works out.
+        """
+
+    async def mask(self, rows: Sequence[Any]) -> None:
+        """For each row the slots that it sees: bits, `[start, stop]` spans, or None for all up to its own.
+
+        Slot n of a lane is the n-th token of its history, and behind it the rows. A row always sees itself, and never
+        what is written after it.
+        """
+
+    async def readout(self, rows: Sequence[int], *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> None:
+        """Which rows are read, the last of each lane if left out: `lanes[i].logits` of a program, or `Pass.rows`."""
+
     async def epilogue(self, program: Program) -> None:
-        """This program draws one token from `lanes[i].logits`; every lane is given it."""
+        """This program draws one token from `lanes[i].logits`; with `embed_next` every lane is given it."""
 
     async def run(self, *, seed: int | None = None) -> Pass:
-        """One pass: draws a token and adds it to all histories."""
+        """One pass. After `embed_next` the token is added to all histories, after `embed` what `fold` says."""
 
 class Pass:
     """What came of one pass."""
 
     token: int
-    """The token that was drawn."""
+    """The token that was drawn; -1 if no program drew one."""
     probes: dict[str, Any]
     """What the program noted down, by name."""
+    rows: list[Distribution]
+    """What the model expects behind each row that was read, if no program drew."""
+    folded: list[int]
+    """How many rows of each lane its history has gained, after `embed`."""
+
+class Submitted:
+    """A pass on its way."""
+
+    async def result(self) -> Pass:
+        """Waits for it; raises what it raised."""
 
 class Pipeline:
     """Passes one after the other. Separate pipelines do not wait for each other."""
@@ -229,6 +261,15 @@ class Pipeline:
     """How the newest `run_ahead` ended: `length` if it drew as many tokens as it may."""
     probes: dict[str, list[Any]]
     """What its program noted down: one value a token, by name."""
+
+    async def submit(self, fwd: Forward, *, seed: int | None = None) -> Submitted:
+        """Runs a pass, as it is now, behind those that were submitted before; comes back at once.
+
+        Where one before it fails, it fails with the same error.
+        """
+
+    async def submit_frame(self, passes: Sequence[Forward], *, seed: int | None = None) -> list[Submitted]:
+        """Submits several, in order."""
 
     async def run_ahead(
         self,

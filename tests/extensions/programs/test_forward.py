@@ -22,6 +22,14 @@ def sample(lanes, key, scale):
     probe.sure = max(softmax(lanes[0].logits))
     return gumbel_argmax(lanes[1].logits + scale * (lanes[0].logits - lanes[1].logits), key)
 '''
+VERIFY = '''
+def sample(lanes, d0, d1):
+    first = int(argmax(lanes[0].logits) == d0)
+    second = first * int(argmax(lanes[1].logits) == d1)
+    probe.kept = 1 + first + second
+    behind = where(second == 0, argmax(lanes[1].logits), argmax(lanes[2].logits))
+    return where(first == 0, argmax(lanes[0].logits), behind)
+'''
 NOTES = '''
 def sample(logits, step):
     values, places = topk(logits, 2)
@@ -177,6 +185,157 @@ return [answer.tokens, answer.probes]
     assert [two[0] for two in probes["two"]] == tokens
 
 
+async def test_rows_of_a_tree_are_what_their_paths_are_alone(stage: Stage) -> None:
+    tree, alone, length = await stage.value(
+        """
+        ctx = await lm.context("a b c d")
+        n = ctx.length
+        fwd = lm.forward()
+        await fwd.embed([20, 21, 22, 23])
+        await fwd.state([ctx], {"positions": [n, n + 1, n + 1, n + 2]})
+        await fwd.mask([None, None, [[0, n + 1]], [[0, n + 1], [n + 2, n + 3]]])
+        await fwd.readout([1, 3], top=3)
+        made = await fwd.run()
+        tree = [[[one.token, one.logprob] for one in row.candidates] for row in made.rows]
+        alone = []
+        for path in ([20, 21], [20, 22, 23]):
+            fork = await ctx.fork()
+            await fork.append(path)
+            alone.append([[one.token, one.logprob] for one in (await fork.next(top=3)).candidates])
+        return [tree, alone, [n, ctx.length, made.token, made.folded]]
+        """
+    )
+    assert length[0] == length[1]
+    assert length[2:] == [-1, [0]]
+    for row, wanted in zip(tree, alone, strict=True):
+        assert [token for token, _ in row] == [token for token, _ in wanted]
+        assert [logprob for _, logprob in row] == pytest.approx([logprob for _, logprob in wanted], abs=1e-4)
+
+
+async def test_guesses_that_a_program_accepts_stay_and_the_rest_is_gone(stage: Stage) -> None:
+    source = HEAD + main_of(
+        """
+answer = await (await lm.context(request.messages)).generate(
+    max_tokens=14, temperature=0.0, repetition_penalty=1.0, template_stops=False)
+ctx = await lm.context(request.messages)
+ahead = await ctx.next(top=1)
+out, accepted = [ahead.candidates[0].token], []
+while len(out) < 10:
+    right = [1, 2, 0, 1][len(accepted) % 4]
+    guesses = [token if at < right else (token + 1) % 300 for at, token in enumerate(answer.tokens[len(out):][:2])]
+    fwd = lm.forward()
+    await fwd.embed([out[-1], *guesses])
+    await fwd.state([ctx], {"fold": "probe.kept"})
+    await fwd.readout([0, 1, 2])
+    await fwd.epilogue(await lm.program(VERIFY, d0=guesses[0], d1=guesses[1]))
+    made = await fwd.run()
+    accepted.append(made.folded[0] - 1)
+    out += [*guesses[:made.folded[0] - 1], made.token]
+more = await ctx.next(top=1)
+return [out, answer.tokens, accepted, more.candidates[0].token]
+"""
+    )
+    out, plain, accepted, behind = await value(stage, source)
+    assert out[:10] == plain[:10]
+    assert accepted[:4] == [1, 2, 0, 1]
+    assert behind == out[-1]
+
+
+async def test_rows_may_lie_in_any_order_of_slots(stage: Stage) -> None:
+    straight, turned, gained = await stage.value(
+        """
+        ctx = await lm.context("a b c d")
+        n = ctx.length
+        rows = []
+        turned = [n + 2, n, n + 1]
+        for tokens, slots, read in (([20, 21, 22], None, [0, 1, 2]), ([22, 20, 21], turned, [1, 2, 0])):
+            fwd = lm.forward()
+            await fwd.embed(tokens)
+            await fwd.state([ctx], {} if slots is None else {"slots": slots})
+            await fwd.readout(read, top=2)
+            rows.append([row.candidates[0].logprob for row in (await fwd.run()).rows])
+        await fwd.state([ctx], {"slots": turned, "fold": 2})
+        await fwd.run()
+        fork = await lm.context("a b c d")
+        await fork.append([20, 21])
+        same = (await ctx.next(top=1)).candidates == (await fork.next(top=1)).candidates
+        return [rows[0], rows[1], [ctx.length - n, same]]
+        """
+    )
+    assert straight == turned
+    assert gained == [2, True]
+
+
+async def test_what_kv_len_leaves_out_is_not_seen(stage: Stage) -> None:
+    short, masked, bits, whole = await stage.value(
+        """
+        ctx = await lm.context("a b c d")
+        found = []
+        for geometry, mask in (({"kv_len": [3]}, None), ({}, [[[0, 3]]]), ({}, [[1, True, 1]]), ({}, None)):
+            fwd = lm.forward()
+            await fwd.embed([20])
+            await fwd.state([ctx], geometry)
+            if mask is not None:
+                await fwd.mask(mask)
+            found.append((await fwd.run()).rows[0].entropy)
+        return found
+        """
+    )
+    assert short == masked == bits
+    assert short != whole
+
+
+async def test_a_program_reads_rows_of_several_contexts(stage: Stage) -> None:
+    drawn, wanted = await stage.value(
+        """
+        one, two = await lm.context("a b c"), await lm.context("d")
+        fwd = lm.forward()
+        await fwd.embed([20, 21, 22], [0, 2, 3])
+        await fwd.state([one, two], {"fold": ["all", "none"]})
+        await fwd.readout([0, 2])
+        less = "def sample(lanes):\\n    return argmax(lanes[1].logits - lanes[0].logits)\\n"
+        await fwd.epilogue(await lm.program(less))
+        made = await fwd.run()
+        rows = []
+        for text, ids in (("a b c", [20]), ("d", [22])):
+            ctx = await lm.context(text)
+            await ctx.append(ids)
+            rows.append((await ctx.next(top="all")).logprobs)
+        best = max(range(len(rows[0])), key=lambda at: rows[1][at] - rows[0][at])
+        return [[made.token, made.folded, made.rows], [best, [2, 0], []]]
+        """
+    )
+    assert drawn == wanted
+
+
+async def test_submitted_passes_follow_each_other_and_fail_with_the_one_before(stage: Stage) -> None:
+    tokens, length, errors = await value(
+        stage,
+        guided(
+            """
+start = plain.length
+handles = await pipe.submit_frame([fwd, fwd, fwd], seed=5)
+tokens = [(await handle.result()).token for handle in handles]
+bad = lm.forward()
+await bad.embed_next([good, plain])
+first, second = await pipe.submit_frame([bad, fwd])
+errors = []
+for handle in (second, first):
+    try:
+        await handle.result()
+    except ValueError as error:
+        errors.append(str(error))
+return [tokens, plain.length - start, errors]
+"""
+        ),
+    )
+    assert len(tokens) == length == 3
+    assert len(errors) == 2
+    assert all("nothing draws the token" in one for one in errors)
+
+
+ROW = "fwd = lm.forward()\nawait fwd.embed([1])\nawait fwd.state([ctx])\n"
+
 REFUSED: dict[str, tuple[str, str]] = {
     "no lanes": ("await lm.forward().run()", "invalid_argument: the pass has no lanes"),
     "no program": ("fwd = lm.forward()\nawait fwd.embed_next([ctx])\nawait fwd.run()", "nothing draws the token"),
@@ -202,6 +361,49 @@ REFUSED: dict[str, tuple[str, str]] = {
     "a probe of every token": (
         "await lm.program('def sample(logits):\\n    probe.x = logits\\n    return argmax(logits)\\n')",
         "program_invalid: ",
+    ),
+    "a state without rows": ("await lm.forward().state([ctx])", "await fwd.embed(tokens) first"),
+    "no rows": ("await lm.forward().embed([])", "indptr must rise"),
+    "offsets that fall": ("await lm.forward().embed([1, 2], [0, 2, 1])", "indptr must rise"),
+    "rows that nothing holds": (
+        "fwd = lm.forward()\nawait fwd.embed([1])\nawait fwd.run()",
+        "await fwd.state(contexts)",
+    ),
+    "a strange geometry": (ROW + "await fwd.state([ctx], {'angle': 1})", "geometry must be a dict"),
+    "too few positions": (
+        "fwd = lm.forward()\nawait fwd.embed([1, 2])\nawait fwd.state([ctx], {'positions': [1]})\nawait fwd.run()",
+        "positions has 1 entries, 2 are wanted",
+    ),
+    "a negative position": (ROW + "await fwd.state([ctx], {'positions': [-1]})\nawait fwd.run()", "positions must be"),
+    "a slot of the history": (ROW + "await fwd.state([ctx], {'slots': [0]})\nawait fwd.run()", "must be each of"),
+    "a row that sees what follows it": (
+        ROW + "await fwd.mask([[[0, 500]]])\nawait fwd.run()",
+        "cannot see slot 499, which is written after it",
+    ),
+    "a mask of something else": (ROW + "await fwd.mask([[0, 2]])\nawait fwd.run()", "must have bits"),
+    "a row that is not there": (ROW + "await fwd.readout([1])\nawait fwd.run()", "readout names rows from 0 to 0"),
+    "more rows than there are": (
+        ROW + "await fwd.state([ctx], {'fold': 2})\nawait fwd.run()",
+        "fold keeps 2 rows of a lane that has 1",
+    ),
+    "a fold of something else": (ROW + "await fwd.state([ctx], {'fold': 'most'})\nawait fwd.run()", "fold must be"),
+    "a fold that nobody works out": (
+        ROW + "await fwd.state([ctx], {'fold': 'probe.x'})\nawait fwd.run()",
+        "only a program can say",
+    ),
+    "a fold that the program does not work out": (
+        ROW + "await fwd.state([ctx], {'fold': 'probe.x'})\n"
+        "await fwd.epilogue(await lm.program('def sample(logits):\\n    return argmax(logits)\\n'))\nawait fwd.run()",
+        "must write a whole number to probe.x",
+    ),
+    "two lanes on one context": (
+        "fwd = lm.forward()\nawait fwd.embed([1, 2], [0, 1, 2])\nawait fwd.state([ctx])\nawait fwd.run()",
+        "2 lanes of tokens and 1 contexts",
+    ),
+    "rows again and again": (ROW + "await lm.pipeline().run_ahead(fwd, 3)", "only a pass of embed_next"),
+    "a token outside of the vocabulary": (
+        "fwd = lm.forward()\nawait fwd.embed([99999])\nawait fwd.state([ctx])\nawait fwd.run()",
+        "token ids must be between",
     ),
     "no budget": ("await lm.pipeline().run_ahead(lm.forward(), 0)", "budget must be"),
     "a stop string": ("await lm.pipeline().run_ahead(lm.forward(), 5, stop='x')", "stop must be"),
