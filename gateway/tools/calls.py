@@ -95,7 +95,7 @@ class ServerCall:
 
     def leave(self, code: str, message: str) -> None:
         """Says that it is not made at all."""
-        self.status, self.error = "incomplete", CallError(code, message)
+        self.status, self.output, self.error = "incomplete", None, CallError(code, message)
 
     def take(self, result: ToolResult) -> None:
         """Says what the tool answered."""

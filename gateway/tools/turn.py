@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Literal
@@ -15,6 +14,7 @@ from gateway.tools.calls import CUT, NOT_RUN, ServerCall
 from gateway.tools.making import TurnTools
 from gateway.tools.news import ApprovalAsked, CallEnded, CallRunning, News
 from gateway.tools.rounds import Round, next_request, turn_messages
+from gateway.tools.runner import CallRunner
 from gateway.translate.chat import ChatForm
 from gateway.translate.usage import total_usage
 
@@ -52,7 +52,7 @@ class ToolTurn:
         self._used: list[Usage] = []
         self._num_thought_tokens = 0
         self._news: list[News] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._runner = CallRunner(tools)
         self._let_go: Callable[[], None] = _nothing
         self._steps = self._play()
 
@@ -132,7 +132,7 @@ class ToolTurn:
     async def aclose(self) -> None:
         """Ends calls and generations that still run. Idempotent."""
         let_go, self._let_go = self._let_go, _nothing
-        await self._end_tasks(self._tasks)
+        await self._runner.aclose()
         if self._round is not None:
             await self._round.work.aclose()
         # Its reader may be in it still, about to be cancelled: then it ends by itself.
@@ -150,6 +150,8 @@ class ToolTurn:
             async for step in current.work:
                 if news := current.read(step):
                     self._news += news
+                    if not current.form.plan.is_forced:  # then a call is whole as soon as it is told
+                        self._runner.start_early(current.calls, self.tools.max_calls - self._num_made)
                     yield _NEWS
             await self._close_round(current)
             async for step in self._make(self._due(current)):
@@ -188,6 +190,8 @@ class ToolTurn:
         self._num_client_calls += current.num_client_calls
         self.calls += current.calls
         self.stop_reason = current.stop_reason
+        if current.finish_reason == "length":
+            await self._runner.drop(current.calls)
 
     def _due(self, current: Round) -> list[ServerCall]:
         """The calls of a round that are made now; the others are told to be left, or to wait for a person."""
@@ -231,24 +235,9 @@ class ToolTurn:
             return
         self._news += [CallRunning(call) for call in calls]
         yield _NEWS
-        tasks = {asyncio.create_task(self.tools.make(call)): call for call in calls}
-        self._tasks |= tasks.keys()
-        waiting = set(tasks)
-        try:
-            while waiting:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in sorted(done, key=lambda one: tasks[one].index):
-                    task.result()
-                    self._news.append(CallEnded(tasks[task]))
-                yield _NEWS
-        finally:
-            await self._end_tasks(set(tasks))
-
-    async def _end_tasks(self, tasks: set[asyncio.Task[None]]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks -= tasks
+        async for ended in self._runner.ended(calls):
+            self._news += [CallEnded(call) for call in ended]
+            yield _NEWS
 
 
 def _nothing() -> None:

@@ -79,7 +79,7 @@ async def test_a_turn_that_is_closed_in_a_call_ends_it_and_is_settled(
             await reading
         await service.given_up.wait()
     assert settled == [ticket]
-    assert not [task for task in asyncio.all_tasks() if "make" in getattr(task.get_coro(), "__qualname__", "")]
+    assert not [task for task in asyncio.all_tasks() if "TurnTools" in getattr(task.get_coro(), "__qualname__", "")]
 
 
 async def test_a_turn_that_nobody_reads_lets_go_of_all(
@@ -91,3 +91,58 @@ async def test_a_turn_that_nobody_reads_lets_go_of_all(
     await turn.aclose()
     assert settled == [ticket]
     assert engine.streams == {}
+
+
+async def test_a_call_that_does_no_harm_begins_while_the_model_writes_on(
+    app: FastAPI, engine: ScriptedEngine, model: TextModel, ticket: Ticket, service: Service
+) -> None:
+    ids = model.tokenizer.encode(WEATHER, add_special=False)
+    # The model goes on when the tool has been called; were that to wait for its end, neither would go on.
+    waits = says_in_turn(model, "Done.")
+    engine.script = lambda request, index: (
+        [ids, service.called, [40]] if len(engine.requests) == 1 else waits(request, index)
+    )
+    turn = await begun(app, ticket, "weather")
+    async with asyncio.timeout(10):
+        await turn.collect()
+    (made,) = turn.calls
+    assert made.status == "completed"
+    assert len(service.calls) == 1
+
+
+async def test_a_call_that_does_something_waits_for_the_whole_answer(
+    app: FastAPI, engine: ScriptedEngine, model: TextModel, ticket: Ticket, service: Service
+) -> None:
+    ids = model.tokenizer.encode(call("order", city="Oslo"), add_special=False)
+    told, go_on = asyncio.Event(), asyncio.Event()
+    done = says_in_turn(model, "Done.")
+    engine.script = lambda request, index: [ids, go_on, [40]] if len(engine.requests) == 1 else done(request, index)
+    turn = await begun(app, ticket, "order")
+
+    async def read() -> None:
+        async for _ in turn:
+            if turn.current_calls:
+                told.set()
+
+    reading = asyncio.create_task(read())
+    async with asyncio.timeout(10):
+        await told.wait()
+        await asyncio.sleep(0.05)
+        assert service.calls == []
+        go_on.set()
+        await reading
+    assert len(service.calls) == 1
+    await turn.aclose()
+
+
+async def test_an_early_call_of_an_answer_that_is_cut_counts_for_nothing(
+    app: FastAPI, engine: ScriptedEngine, model: TextModel, ticket: Ticket, service: Service
+) -> None:
+    ids = model.tokenizer.encode(WEATHER, add_special=False)
+    engine.script = lambda request, index: [ids, service.called, 0.05, [40] * 500]
+    turn = await begun(app, ticket, "weather")
+    async with asyncio.timeout(10):
+        await turn.collect()
+    (made,) = turn.calls
+    assert (turn.finish, made.status, made.output) == ("length", "incomplete", None)
+    assert len(engine.requests) == 1
