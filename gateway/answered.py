@@ -135,14 +135,16 @@ def describe_answers(description: dict[str, Any], ref_template: str) -> dict[str
             if name in ANSWERS:
                 content["application/json"] = {"schema": told[id(ANSWERS[name]), "serialization"]}
             if name in EVENTS:
-                content["text/event-stream"] = _events(told[id(EVENTS[name]), "serialization"]["$ref"])
+                content["text/event-stream"] = _events(
+                    told[id(EVENTS[name]), "serialization"]["$ref"], "" if name not in ANSWERS else "With `stream`: s"
+                )
     components: dict[str, Any] = shared["$defs"]
     return components
 
 
-def _events(ref: str) -> dict[str, Any]:
+def _events(ref: str, beginning: str) -> dict[str, Any]:
     name = ref.rpartition("/")[2]
     ending = "" if name in _UNMARKED else " The last one is [DONE]."
-    what = f"With `stream`: server-sent events, each a {name} or an error as JSON.{ending}"
+    what = f"{beginning or 'S'}erver-sent events, each a {name} or an error as JSON.{ending}"
     fields = {name: {"type": "string"} for name in ("event", "data")}
     return {"schema": {"type": "object", "description": what, "properties": fields, "required": ["data"]}}

@@ -99,7 +99,13 @@ async def get_run(request: Request, services: ServicesDep, run_id: str) -> Respo
     return json_response(run_body(await read_run(services, run_id, owner_of(request, services))))
 
 
-@readable(router, "/v1/runs/{run_id}/events")
+class _Events(Response):
+    """What the API's description says of a stream."""
+
+    media_type = "text/event-stream"
+
+
+@readable(router, "/v1/runs/{run_id}/events", _Events)
 async def get_run_events(
     request: Request,
     services: ServicesDep,
