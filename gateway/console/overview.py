@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
 from engine.errors import EngineStopped
+from gateway.errors import QuotaStoreUnavailable
 from gateway.services import Services
 
 STARTED_AT = time.time()
@@ -21,14 +23,25 @@ async def overview(services: Services, owner: str | None) -> dict[str, Any]:
         owner: Whose programs may be seen; None for all.
     """
     programs = await services.programs.live.all()
+    names = await _names(services) if owner is None else {}
     return {
         "object": "overview",
         "at": time.time(),
         "server": _server(services),
         "engine": _engine(services),
-        "kv": _kv(services, owner),
+        "kv": _kv(services, owner, names),
         "programs": [one for one in programs if owner is None or one["tenant"] == owner],
     }
+
+
+async def _names(services: Services) -> dict[str, str]:
+    """Names of tenants by id; none where Redis does not answer: the rest can be shown without."""
+    if services.tenants is None:
+        return {}
+    try:
+        return {tenant.id: tenant.name for tenant in await services.tenants.directory.tenants()}
+    except QuotaStoreUnavailable:
+        return {}
 
 
 def _server(services: Services) -> dict[str, Any]:
@@ -67,7 +80,7 @@ def _engine(services: Services) -> dict[str, Any] | None:
     }
 
 
-def _kv(services: Services, owner: str | None) -> dict[str, Any] | None:
+def _kv(services: Services, owner: str | None, names: Mapping[str, str]) -> dict[str, Any] | None:
     try:
         info = services.runtime.info
     except EngineStopped:
@@ -79,7 +92,12 @@ def _kv(services: Services, owner: str | None) -> dict[str, Any] | None:
         "used_pages": stats.num_used_pages,
         "cached_pages": stats.num_cached_pages,
         "accounts": [
-            {"account": one.account, "kib": one.level_kib, "charged_kib_s": one.total_kib_ms // 1000}
+            {
+                "account": one.account,
+                "name": names.get(one.account),
+                "kib": one.level_kib,
+                "charged_kib_s": one.total_kib_ms // 1000,
+            }
             for one in charges.values()
             if owner is None or one.account == owner
         ],

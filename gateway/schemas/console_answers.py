@@ -37,9 +37,10 @@ class EngineNow(TypedDict):
 
 
 class AccountNow(TypedDict):
-    """What KV one account pays for, and has been charged since the engine began."""
+    """What KV one account pays for, and has been charged since the engine began; `name` is the tenant's."""
 
     account: str
+    name: str | None
     kib: int
     charged_kib_s: int
 

@@ -14,9 +14,9 @@ export function enter() {
   places = {
     server: card("Server"),
     engine: card("Engine"),
-    kv: card("KV map", { class: "wide" }),
     speed: card("Tokens per second"),
     load: card("Sequences"),
+    kv: card("KV map", { class: "wide" }),
     programs: card("Running programs", { class: "wide" }),
   };
   return [el("div", { class: "cards" }, Object.values(places))];
@@ -97,7 +97,7 @@ function drawMap(kv) {
   const page = kv.page_kib * 1024;
   const parts = kv.accounts
     .filter((one) => one.kib > 0)
-    .map((one) => ({ label: one.account || "requests without a tenant", size: one.kib * 1024, ground: colour(one.account) }));
+    .map((one) => ({ label: one.name || one.account || "requests without a tenant", size: one.kib * 1024, ground: colour(one.account) }));
   const held = kv.used_pages * page;
   const named = parts.reduce((sum, part) => sum + part.size, 0);
   if (held - named >= page) parts.push({ label: "just taken", size: held - named, ground: "var(--soft)" });
