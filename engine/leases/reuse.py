@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-WEIGHT = 0.95
-"""What an observation keeps of the weight of the one before: some twenty count."""
-PRIOR = 2.0
+WEIGHT = 0.98
+"""What an observation keeps of the weight of the one before: some fifty count."""
+PRIOR = 0.5
 """How many observations it takes to outweigh the belief that hints are true."""
+MOST_BELIEVED = 0.9
+"""Certainty would never fade, however long the context has not been used."""
 DEFAULT_DELAY_MS = 30_000.0
 """How long until a context is used again, before anything is known."""
 
@@ -40,7 +42,7 @@ class ReuseHistory:
         record.num_kept = record.num_kept * WEIGHT + 1
         record.num_reused = record.num_reused * WEIGHT + was_used
         if was_used:
-            record.delay_ms += (max(delay_ms, 1) - record.delay_ms) * (1 - WEIGHT) * 2
+            record.delay_ms += (max(delay_ms, 1) - record.delay_ms) * (1 - WEIGHT) * 4
 
     def chance(self, account: str, value: float | None, idle_ms: int) -> float:
         """The chance that a context is used again, and soon.
@@ -54,7 +56,7 @@ class ReuseHistory:
         if value is None:
             prior = (record.num_reused + 0.5 * PRIOR) / (record.num_kept + PRIOR)
         else:
-            prior = min(1.0, value * (record.came_true + PRIOR) / (record.claimed + PRIOR))
+            prior = min(MOST_BELIEVED, value * (record.came_true + PRIOR) / (record.claimed + PRIOR))
         still_to_come = prior * math.exp(-idle_ms / record.delay_ms)
         return still_to_come / (still_to_come + 1.0 - prior) if still_to_come else 0.0
 
