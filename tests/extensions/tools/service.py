@@ -88,6 +88,10 @@ class Service:
         await self.note(request)
         return Response(b"\x1f\x8b", headers={"content-encoding": "gzip"})
 
+    async def seen(self, request: Request) -> Response:
+        """How many other requests came before; not noted itself."""
+        return JSONResponse(len(self.calls))
+
     async def hostile(self, request: Request) -> Response:
         await self.note(request)
         return PlainTextResponse(HOSTILE)
@@ -99,7 +103,7 @@ class Service:
                 Route("/weather/{city:path}", self.weather, methods=every),
                 *(
                     Route(f"/{name}", getattr(self, name), methods=every)
-                    for name in ("echo", "slow", "long", "fails", "redirects", "lies", "compressed", "hostile")
+                    for name in ("echo", "slow", "long", "fails", "redirects", "lies", "compressed", "hostile", "seen")
                 ),
             ]
         )
