@@ -138,7 +138,12 @@ class ProgramStarter:
             payer: Told at the end what was used.
             run_id: Of the run.
             inbox: What the client says to it while it runs.
+
+        Raises:
+            PermissionDenied: The key that pays may not run programs.
         """
+        if payer is not None:
+            payer.require("programs")
         program = await self._finder.find(fields, owner)
         run = await self._runtime.run_program(
             program,

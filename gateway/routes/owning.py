@@ -6,7 +6,7 @@ from fastapi import Request
 
 from gateway.services import Services
 from gateway.tenancy.payer import Payer, salt_of
-from gateway.tenancy.principal import label_of_key, principal_of
+from gateway.tenancy.principal import ALL_SCOPES, label_of_key, principal_of
 from gateway.tenancy.tickets import ticket_of
 
 
@@ -28,5 +28,6 @@ def payer_of(request: Request, services: Services, cache_salt: str | None) -> Pa
         services: Of the app.
         cache_salt: That it asks for.
     """
-    account = owner_of(request, services)
-    return Payer(account, salt_of(account, cache_salt), ticket_of(request.scope))
+    account, principal = owner_of(request, services), principal_of(request.scope)
+    scopes = ALL_SCOPES if principal is None else principal.scopes
+    return Payer(account, salt_of(account, cache_salt), ticket_of(request.scope), scopes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from extensions.output import Usage
+from gateway.errors import PermissionDenied
+from gateway.tenancy.principal import ALL_SCOPES
 from gateway.tenancy.tickets import Ticket
 
 
@@ -17,12 +19,23 @@ class Payer:
         salt: Prefix pages are shared only among requests of the same salt: those of one account, unless the request
             narrows that further.
         ticket: Of the request; None if nothing is limited.
+        scopes: What the key may do.
     """
 
     account: str = ""
     salt: str = ""
     ticket: Ticket | None = None
+    scopes: str = ALL_SCOPES
     _is_open: bool = field(default=False, init=False)
+
+    def require(self, scope: str) -> None:
+        """Does nothing if the key may do what needs `scope`.
+
+        Raises:
+            PermissionDenied: It may not.
+        """
+        if self.scopes != ALL_SCOPES and scope not in self.scopes.split():
+            raise PermissionDenied(f"The API key lacks the scope '{scope}'.", code="missing_scope")
 
     def begin(self, model: str = "", program: str = "") -> None:
         """The work has begun; the request is not settled before `end`.

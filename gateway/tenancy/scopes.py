@@ -40,7 +40,7 @@ def needed_scope(method: str, path: str) -> str:
 
 def is_work(method: str, path: str) -> bool:
     """True for what rates, concurrency and quotas count."""
-    if method != "POST" or path.endswith("/cancel"):
+    if method != "POST" or path.endswith(("/cancel", "/input")):
         return False
     return not any(_is_below(path, prefix) for prefix in _NO_WORK)
 

@@ -110,6 +110,16 @@ async def test_a_key_without_a_scope_is_told_which_one_it_lacks(served: Served) 
     assert "'inference'" in answer.json()["error"]["message"]
 
 
+async def test_a_key_that_may_chat_may_not_bring_a_program(served: Served) -> None:
+    key = await served.key(scopes=("inference",))
+    source = "async def main(request, lm):\n    return 'hi'\n"
+    answer = await served.chat(key.value, extension={"source": source})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "missing_scope")
+    assert (await served.chat(key.value)).status_code == 200
+    both = await served.key(scopes=("inference", "programs"))
+    assert (await served.chat(both.value, extension={"source": source})).status_code == 200
+
+
 @pytest.mark.parametrize("state", ["suspended", "archived"])
 async def test_a_tenant_that_is_not_active_is_refused_and_comes_back(served: Served, state: str) -> None:
     key = await served.key()
@@ -161,6 +171,25 @@ async def test_a_redis_that_does_not_answer_admits_nobody(engine: ScriptedEngine
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "quota_store_unavailable")
     assert answer.headers["retry-after"]
     assert not engine.requests
+
+
+async def test_a_redis_that_is_full_admits_nobody_and_keeps_what_it_has(served: Served) -> None:
+    key = await served.key()
+    redis = served.tenants.redis
+    await redis.config_set("maxmemory", "1")
+    try:
+        answer = await served.chat(key.value)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "quota_store_unavailable")
+    finally:
+        await redis.config_set("maxmemory", "0")
+    assert (await served.chat(key.value)).status_code == 200
+
+
+async def test_a_redis_that_forgot_its_scripts_is_told_them_again(served: Served) -> None:
+    key = await served.key()
+    assert (await served.chat(key.value)).status_code == 200
+    await served.tenants.redis.script_flush()
+    assert (await served.chat(key.value)).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "x" * 201])
