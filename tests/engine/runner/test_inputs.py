@@ -8,6 +8,7 @@ from array import array
 import pytest
 import torch
 
+from engine.kv.meter import KVMeter
 from engine.kv.storage import KVStorage
 from engine.request import GenerateRequest
 from engine.runner.inputs import FedTokens, InputStager
@@ -41,7 +42,7 @@ def _lane(rng: random.Random, row: int, *, decodes: bool) -> Lane:
         sampling=SamplingParams(max_tokens=50),
         prompt_logprobs=None if decodes else rng.choice([None, 0, 2]),
     )
-    sequence = Sequence(request, 0, row, 0, frozenset(), tokens)
+    sequence = Sequence(request, 0, row, 0, frozenset(), KVMeter(num_pages=1).payer(""), tokens)
     feeds_back = decodes and rng.random() < 0.5
     start = len(tokens) if feeds_back else len(tokens) - 1 if decodes else rng.randrange(len(tokens))
     stop = start + 1 if decodes else rng.randint(start + 1, len(tokens))

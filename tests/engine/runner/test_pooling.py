@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.kv.meter import KVMeter
 from engine.request import GenerateRequest, Pooling
 from engine.runner.pooling import PooledRows, pooled_rows, row_indices, sum_states
 from engine.sampling.params import SamplingParams
@@ -22,7 +23,7 @@ def lane(pooling: Pooling | None, start: int, stop: int) -> Lane:
     request = GenerateRequest(
         request_id="r", prompt_ids=[1] * NUM_PROMPT, sampling=SamplingParams(max_tokens=0), pooling=pooling
     )
-    sequence = Sequence(request, 0, 0, 0, frozenset(), list(request.prompt_ids))
+    sequence = Sequence(request, 0, 0, 0, frozenset(), KVMeter(num_pages=1).payer(""), list(request.prompt_ids))
     return Lane(
         sequence=sequence,
         run=0,
