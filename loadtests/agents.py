@@ -224,6 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "WYE_TOOLS_FILE": str(path),
             "WYE_TOOL_NETWORKS": "127.0.0.0/8",
             "WYE_MAX_PROGRAMS": str(max(64, options.instances)),
+            "WYE_PROGRAM_WALL_S": "3600",
         }
         log_path = Path(directory) / "log"
         with running_server(options.model, environment=environment, log_path=log_path) as server:

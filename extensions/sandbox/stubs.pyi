@@ -326,7 +326,8 @@ class Context:
 
         Messages are written as the model's chat template writes them behind what is there; what the model said before
         stays as it said it. The opening of the next answer is added when something is generated, or when text follows:
-        text behind messages is the beginning of the answer to them. Token ids are added as they are.
+        text behind messages is the beginning of the answer to them. Token ids are added as they are: after messages,
+        `append("")` first opens the answer that they are to be a part of.
         """
 
     async def prefill(self) -> None:

@@ -109,6 +109,22 @@ async def test_a_guess_is_checked_in_one_pass(real: Stage) -> None:
     assert scored == [[token, token, True] for token in greedy]
 
 
+async def test_token_ids_become_a_part_of_the_answer_once_it_is_open(real: Stage) -> None:
+    expected = (await plain(real, max_tokens=6, temperature=0.0))[1]
+    seen = await real.value(
+        """
+        ctx = await lm.context(request.messages)
+        await ctx.append("")
+        out = []
+        for _ in range(6):
+            out.append((await ctx.next(top=1)).candidates[0].token)
+            await ctx.append(out[-1:])
+        return out
+        """
+    )
+    assert seen == expected
+
+
 async def test_pages_are_free_once_a_run_has_ended_however_it_ends(real: Stage) -> None:
     await real.run(main_of("ctx = await lm.context('hello ' * 40)\nawait (await ctx.fork()).generate(max_tokens=9)"))
     with pytest.raises(ScriptLimitExceeded):
