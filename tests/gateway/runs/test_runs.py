@@ -213,23 +213,23 @@ async def test_runs_are_listed_from_the_newest_in_pages(here: Worker, there: Wor
     problem(await there.ann.get(RUNS, params={"after": "run_none"}), 400)
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({}, None),
-        ({"source": "async def main(request, lm): pass", "name": "x"}, None),
-        ({"source": "async def main(request, lm): return lm.nothing"}, "source"),
-        ({"name": "Bad Name"}, "name"),
-        ({"source": main_of("return 1"), "limits": {"wall_s": 10**9}}, "limits.wall_s"),
-        ({"source": main_of("return 1"), "limits": {"x": 1}}, "limits.x"),
-        ({"source": main_of("return 1"), "messages": "hi"}, "messages"),
-        ({"source": main_of("return 1"), "prompt": [-1]}, "prompt"),
-        ({"source": main_of("return 1"), "metadata": {"a": 1}}, "metadata.a"),
-    ],
+UNFIT: tuple[tuple[Body, str | None], ...] = (
+    ({}, None),
+    ({"source": "async def main(request, lm): pass", "name": "x"}, None),
+    ({"source": "async def main(request, lm): return lm.nothing"}, "source"),
+    ({"name": "Bad Name"}, "name"),
+    ({"source": main_of("return 1"), "limits": {"wall_s": 10**9}}, "limits.wall_s"),
+    ({"source": main_of("return 1"), "limits": {"x": 1}}, "limits.x"),
+    ({"source": main_of("return 1"), "messages": "hi"}, "messages"),
+    ({"source": main_of("return 1"), "prompt": [-1]}, "prompt"),
+    ({"source": main_of("return 1"), "metadata": {"a": 1}}, "metadata.a"),
 )
-async def test_what_cannot_run_is_refused_before_anything_is_kept(here: Worker, body: Body, param: str | None) -> None:
-    error = problem(await here.ann.post(RUNS, json=body), 400)
-    assert (error["param"] or "").startswith(param or "")
+
+
+async def test_what_cannot_run_is_refused_before_anything_is_kept(here: Worker) -> None:
+    for body, param in UNFIT:
+        error = problem(await here.ann.post(RUNS, json=body), 400)
+        assert (error["param"] or "").startswith(param or ""), body
     assert (await get(here.ann, ""))["data"] == []
 
 
@@ -271,7 +271,6 @@ async def test_a_run_whose_worker_is_gone_has_failed_and_says_why(
     before = await events_so_far(there, run["id"])
     following = asyncio.create_task(events(there.ann, run["id"], after=0))
     await victim.vanish()
-    assert (await get(there.ann, f"/{run['id']}"))["status"] == "in_progress"
     failed = await ended(there.ann, run["id"])
     assert (failed["status"], failed["error"]["code"]) == ("failed", "run_interrupted")
     assert "ended before it was done" in failed["error"]["message"]
@@ -309,7 +308,7 @@ async def test_a_drain_waits_for_it(engine: ScriptedEngine, model: TextModel, re
     reader = Worker(engine, model, redis_url, api_keys=())
     with running_server(engine, model, redis_url=redis_url) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
-            run = await begin(client, "await lm.sleep(0.3)\nreturn 7")
+            run = await begin(client, "await lm.sleep(1)\nreturn 7")
             await until(lambda: server.num_active == 1)
             server.begin_drain()
             await asyncio.to_thread(server.join)

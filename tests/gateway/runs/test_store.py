@@ -94,12 +94,13 @@ async def test_a_cancellation_reaches_who_beats(store: RunStore) -> None:
 
 
 async def test_only_what_nobody_works_on_is_given_up(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_store, "LEASE_MS", 30)
     token = await begun(store, "r1")
     await begun(store, "r2")
     await end(store, "r2")
     assert not await store.give_up("r1", told(0), {"code": "lost"})
-    await asyncio.sleep(0.05)
+    monkeypatch.setattr(run_store, "LEASE_MS", 1)
+    assert await store.beat([("r1", token)]) == [1]
+    await asyncio.sleep(0.01)
     assert await store.overdue() == ["r1"]
     await store.append("r1", token, told(0))
     assert not await store.give_up("r1", told(0), {"code": "lost"})  # it has other events by now
