@@ -141,7 +141,7 @@ def expressions() -> list[str]:
 
 def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
     source = {"type": "prometheus", "uid": "${source}"}
-    drawn = {"drawStyle": "line", "fillOpacity": 25 if panel.stacks else 5, "showPoints": "never"}
+    drawn: dict[str, Any] = {"drawStyle": "line", "fillOpacity": 25 if panel.stacks else 5, "showPoints": "never"}
     if panel.stacks:
         drawn["stacking"] = {"mode": "normal", "group": "A"}
     return {

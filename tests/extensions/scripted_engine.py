@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.client import validate_request
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineStopped
+from engine.kv.commands import AccountCommand
+from engine.leases.lease import LeaseRevoked
 from engine.request import (
     EngineInfo,
     ErrorReport,
@@ -27,7 +29,7 @@ from engine.request import (
     TokenEvent,
     TokenLogprob,
 )
-from engine.stats import EngineStats
+from engine.stats import AccountCharge, EngineStats
 from tests.scripted_contexts import ScriptedContexts
 
 
@@ -173,6 +175,7 @@ class ScriptedEngine:
     Attributes:
         info: What it claims to be.
         stats: What it claims to have done.
+        charges: What it claims that accounts owe.
         is_ready: Set it to False to play an engine that is gone.
         requests: Everything submitted.
         refusal: Raised by the next submissions, if set.
@@ -182,6 +185,7 @@ class ScriptedEngine:
     def __init__(self, info: EngineInfo | None = None) -> None:
         self.info = info or engine_info()
         self.stats = EngineStats()
+        self.charges: dict[str, AccountCharge] = {}
         self.is_ready = True
         self.requests: list[GenerateRequest] = []
         self.refusal: Exception | None = None
@@ -209,10 +213,16 @@ class ScriptedEngine:
         script.history = history
         return script
 
-    def tell(self, command: ContextCommand) -> None:
-        """See `EngineClient`."""
-        if self.is_ready:
+    def tell(self, command: ContextCommand | AccountCommand) -> None:
+        """See `EngineClient`; what is told of accounts changes nothing here."""
+        if self.is_ready and isinstance(command, ContextCommand):
             self.contexts.obey(command)
+
+    def watch_lease(self, lease_id: str, told: Callable[[LeaseRevoked], None]) -> None:
+        """See `EngineClient`; no lease is ever revoked here."""
+
+    def unwatch_lease(self, lease_id: str) -> None:
+        """See `EngineClient`."""
 
     async def describe_context(self, context_id: str) -> ContextInfo:
         """See `EngineClient`."""

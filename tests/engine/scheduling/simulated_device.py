@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Container
 from collections.abc import Sequence as ListOf
 
-from engine.kv.tiers import Transfer, split
 from engine.forward.lockstep import LaneGroup
+from engine.kv.tiers import Transfer, split
 from engine.request import TokenLogprob
 from engine.scheduling.batch import Batch, Lane, LaneResult
 from engine.sequence import Sequence

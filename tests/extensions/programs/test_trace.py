@@ -26,8 +26,7 @@ async def notes_of(stage: Stage, source: str, *, wants: bool = True) -> list[Tra
     program = await stage.runtime.check_program(source)
     events: list[RunEvent] = []
     async with await stage.runtime.run_program(program, ProgramRequest(trace=wants)) as run:
-        async for event in run:
-            events.append(event)
+        events.extend([event async for event in run])
     return [event for event in events if isinstance(event, TraceNoted)]
 
 
