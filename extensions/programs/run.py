@@ -113,6 +113,11 @@ class ProgramRun:
         return usage
 
     @property
+    def num_contexts(self) -> int:
+        """Contexts it holds now."""
+        return self._scope.num_contexts
+
+    @property
     def logs(self) -> str:
         """What it printed up to now."""
         return "".join(self._logs)
