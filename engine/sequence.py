@@ -143,7 +143,7 @@ class Sequence:
     @property
     def kib_ms(self) -> int:
         """What was charged so far for the pages of all members."""
-        return sum(member.payer.kib_ms for member in self.members)
+        return self.payer.kib_ms if self.group is None else sum(one.payer.kib_ms for one in self.group.members)
 
     @property
     def is_running(self) -> bool:

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from engine.contexts.commands import AppendTokens, OpenContext
-from engine.errors import InvalidRequest, QueueFull
+from engine.errors import InvalidRequest, QueueFull, QuotaExceeded
+from engine.kv.ceilings import GRACE_MS
 from engine.request import GenerateRequest, ProgramSpec
 from engine.sampling.params import SamplingParams
 from tests.engine.forward.random_lanes import PROGRAM, SOURCE, RandomLanes
@@ -77,6 +78,38 @@ def test_two_pairs_that_do_not_fit_beside_each_other_both_come_to_their_end() ->
     rig.drain(2000)
     assert len(rig.tokens("first")) == len(rig.tokens("second")) == 6
     assert rig.tokens("plain")
+
+
+def test_at_the_ceiling_of_their_account_lanes_end_together_with_one_event() -> None:
+    rig = Rig()
+    opened(rig, a=[1, 2, 3], b=[4, 5])
+    draw(rig, "r", "a", "b", max_tokens=50)
+    for _ in range(4):
+        rig.step()
+    rig.scheduler.ceilings.set({"": 0})
+    rig.scheduler.tend()
+    rig.pass_time(GRACE_MS)
+    events = rig.scheduler.tend()
+    assert [event.request_id for event in events] == ["r"]
+    assert events[0].error is not None
+    assert events[0].error.kind == "QuotaExceeded"
+    with pytest.raises(QuotaExceeded):
+        draw(rig, "again", "a", "b")
+    rig.drain()
+    rig.scheduler.tend()
+    assert rig.kv.usage.num_used == 0
+
+
+def test_contexts_of_two_accounts_do_not_draw_together() -> None:
+    rig = Rig()
+    opened(rig, a=[1])
+    rig.obey(OpenContext("b", account="other"))
+    rig.obey(AppendTokens("b", [2]))
+    with pytest.raises(InvalidRequest, match="one account"):
+        draw(rig, "r", "a", "b")
+    draw(rig, "alone", "a")
+    rig.drain()
+    assert len(rig.tokens("alone")) == 6
 
 
 @pytest.mark.parametrize("first", range(0, 120, 20))
