@@ -20,7 +20,7 @@ from engine.client import validate_request
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.constraint import Constraint
 from engine.constraints.masks import MaskHandover
-from engine.contexts.commands import ContextCommand, ContextInfo, ReleaseContexts, RetainContext
+from engine.contexts.commands import ContextCommand, ContextInfo, ExportContext, ReleaseContexts, RetainContext
 from engine.errors import InvalidRequest
 from engine.forward.passes import validate_passes
 from engine.forward.validation import validate_lanes
@@ -166,7 +166,7 @@ class EngineLoop:
 
     def obey(self, command: ContextCommand) -> list[TokenEvent]:
         """Does what the owner of held contexts wants; returns what that ended."""
-        if isinstance(command, RetainContext) and self._scheduler.may_hold_no_more(command.context_id):
+        if isinstance(command, RetainContext | ExportContext) and self._scheduler.may_hold_no_more(command.context_id):
             return []
         if isinstance(command, ReleaseContexts):
             return self._scheduler.release_contexts(command.context_ids)
@@ -184,7 +184,8 @@ class EngineLoop:
     @property
     def wants_tending(self) -> bool:
         """True if something happens by time alone, so that `tend` must be called while nothing runs too."""
-        return bool(self._scheduler.ceilings) or len(self._scheduler.contexts.leases) > 0
+        contexts = self._scheduler.contexts
+        return bool(self._scheduler.ceilings) or len(contexts.leases) > 0 or len(contexts.exports) > 0
 
     def tend(self) -> list[TokenEvent]:
         """Does what is due by time alone, and returns what that ended; to be called a few times a second."""
@@ -195,6 +196,10 @@ class EngineLoop:
         leases = self._scheduler.contexts.leases
         revoked, leases.revoked = leases.revoked, []
         return revoked
+
+    def is_exported(self, context_id: str) -> bool:
+        """True for what anybody may import."""
+        return context_id in self._scheduler.contexts.exports
 
     def describe_context(self, context_id: str) -> ContextInfo:
         """What a held context holds now."""

@@ -8,9 +8,13 @@ from engine.contexts.commands import (
     AppendTokens,
     ContextInfo,
     EndLease,
+    ExportContext,
     ForkContext,
+    ImportContext,
+    KeepExport,
     OpenContext,
     ReleaseContexts,
+    ReleaseExport,
     RetainContext,
     TruncateContext,
 )
@@ -60,7 +64,7 @@ class Advance(msgspec.Struct, frozen=True, tag="advance"):
 
 
 class DescribeContext(msgspec.Struct, frozen=True, tag="describe"):
-    """What does a held context hold now? Answered in `Frame.contexts`.
+    """What does a held context, or an export, hold now? Answered in `Frame.contexts`.
 
     Attributes:
         op_id: Unique among questions of one gateway that wait for an answer.
@@ -85,6 +89,10 @@ Command = (
     | ReleaseContexts
     | RetainContext
     | EndLease
+    | ExportContext
+    | ImportContext
+    | KeepExport
+    | ReleaseExport
     | SetCeilings
     | SetShares
 )

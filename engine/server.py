@@ -23,9 +23,13 @@ from engine.contexts.commands import (
     AppendTokens,
     ContextCommand,
     EndLease,
+    ExportContext,
     ForkContext,
+    ImportContext,
+    KeepExport,
     OpenContext,
     ReleaseContexts,
+    ReleaseExport,
     RetainContext,
     TruncateContext,
 )
@@ -190,7 +194,8 @@ class EngineServer:
             case Advance(request_id, token_id, num_steps, banned) if request_id in gateway.requests:
                 self._route(self._loop.advance(request_id, token_id, num_steps, banned))
             case DescribeContext(op_id, context_id):
-                info = self._loop.describe_context(context_id if context_id in gateway.contexts else "")
+                is_known = context_id in gateway.contexts or self._loop.is_exported(context_id)
+                info = self._loop.describe_context(context_id if is_known else "")
                 gateway.frame.contexts.append(ContextDescribed(op_id, info))
             case (
                 OpenContext()
@@ -200,6 +205,10 @@ class EngineServer:
                 | ReleaseContexts()
                 | RetainContext()
                 | EndLease()
+                | ExportContext()
+                | ImportContext()
+                | KeepExport()
+                | ReleaseExport()
             ):
                 self._hold(gateway, command)
             case SetCeilings() | SetShares():
@@ -219,6 +228,12 @@ class EngineServer:
             case AppendTokens(context_id) | TruncateContext(context_id) if context_id in gateway.contexts:
                 pass
             case RetainContext(context_id) | EndLease(context_id) if context_id in gateway.contexts:
+                pass
+            case ExportContext(context_id) if context_id in gateway.contexts:
+                pass
+            case ImportContext(export_id, context_id) if self._loop.is_exported(export_id):
+                gateway.contexts.add(context_id)
+            case KeepExport() | ReleaseExport():
                 pass
             case _:
                 return

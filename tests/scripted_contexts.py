@@ -7,9 +7,13 @@ from engine.contexts.commands import (
     ContextCommand,
     ContextInfo,
     EndLease,
+    ExportContext,
     ForkContext,
+    ImportContext,
+    KeepExport,
     OpenContext,
     ReleaseContexts,
+    ReleaseExport,
     RetainContext,
     TruncateContext,
 )
@@ -24,12 +28,16 @@ class ScriptedContexts:
         histories: Token ids by context; a test may look here for what is still held.
         num_opened: Contexts there ever were.
         leases: Ids of leases by context.
+        exports: Token ids by export; a test may look here, or take some away.
+        kept_ms: How long each export is to be kept.
     """
 
     def __init__(self) -> None:
         self.histories: dict[str, list[int]] = {}
         self.num_opened = 0
         self.leases: dict[str, str] = {}
+        self.exports: dict[str, list[int]] = {}
+        self.kept_ms: dict[str, int] = {}
 
     def obey(self, command: ContextCommand) -> None:
         """Does as told; what names no context is ignored."""
@@ -49,6 +57,15 @@ class ScriptedContexts:
                 self.leases[context_id] = lease_id
             case EndLease(context_id, lease_id) if self.leases.get(context_id) == lease_id:
                 del self.leases[context_id]
+            case ExportContext(context_id, export_id, ttl_ms) if context_id in self.histories:
+                self.exports[export_id], self.kept_ms[export_id] = list(self.histories[context_id]), ttl_ms
+            case ImportContext(export_id, new_id) if export_id in self.exports:
+                self._add(new_id, self.exports[export_id])
+            case KeepExport(export_id, ttl_ms) if export_id in self.exports:
+                self.kept_ms[export_id] = ttl_ms
+            case ReleaseExport(export_id):
+                self.exports.pop(export_id, None)
+                self.kept_ms.pop(export_id, None)
             case ReleaseContexts(context_ids):
                 for context_id in context_ids:
                     self.histories.pop(context_id, None)
@@ -66,7 +83,7 @@ class ScriptedContexts:
 
     def describe(self, context_id: str) -> ContextInfo:
         """Says that everything but the last token is computed."""
-        length = len(self.histories.get(context_id, ()))
+        length = len(self.histories.get(context_id, self.exports.get(context_id, ())))
         computed = max(0, length - 1)
         pages = -(-computed // 16)
         return ContextInfo(

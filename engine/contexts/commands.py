@@ -84,7 +84,63 @@ class EndLease(msgspec.Struct, frozen=True, tag="end_lease"):
     lease_id: str
 
 
-ContextCommand = OpenContext | AppendTokens | ForkContext | TruncateContext | ReleaseContexts | RetainContext | EndLease
+class ExportContext(msgspec.Struct, frozen=True, tag="export"):
+    """Makes a fork of a context that belongs to no gateway; see `engine.contexts.exports`.
+
+    Attributes:
+        context_id: Which context.
+        export_id: Name of the export, unique over all owners and times.
+        ttl_ms: How long it is kept.
+    """
+
+    context_id: str
+    export_id: str
+    ttl_ms: int
+
+
+class ImportContext(msgspec.Struct, frozen=True, tag="import"):
+    """Begins a context of the asking gateway as a fork of an export; there is none afterwards if there is no export.
+
+    Attributes:
+        export_id: Which export.
+        context_id: Of the new context.
+        account: Opaque label that the KV meter charges for it.
+        salt: Prefix pages are shared only with those of the same salt.
+    """
+
+    export_id: str
+    context_id: str
+    account: str = ""
+    salt: str = ""
+
+
+class KeepExport(msgspec.Struct, frozen=True, tag="keep_export"):
+    """Keeps an export for so long from now on, instead of what was said before."""
+
+    export_id: str
+    ttl_ms: int
+
+
+class ReleaseExport(msgspec.Struct, frozen=True, tag="release_export"):
+    """Ends an export; what was forked from it stays."""
+
+    export_id: str
+
+
+ExportCommand = ExportContext | ImportContext | KeepExport | ReleaseExport
+ContextCommand = (
+    OpenContext
+    | AppendTokens
+    | ForkContext
+    | TruncateContext
+    | ReleaseContexts
+    | RetainContext
+    | EndLease
+    | ExportContext
+    | ImportContext
+    | KeepExport
+    | ReleaseExport
+)
 
 Residency = Literal["device", "host", "tokens"]
 """Where the KV of a context is: on the device, in host memory, or nowhere, to be computed again from its tokens."""

@@ -47,6 +47,7 @@ class HeldContext:
         num_hosted: Tokens in that.
         hosted_gaps: What was gone from the table when it was saved.
         shape: Positions and sights of its last rows, if they are not those of any history.
+        is_foreign: Its first pages came from somebody of another salt: none of its pages are put into a cache.
         deferred: What was asked for while a sequence computed on it.
     """
 
@@ -75,6 +76,7 @@ class HeldContext:
     hosted_gaps: list[Gap] = field(default_factory=list)
     adapter: str = ""
     shape: Shape | None = None
+    is_foreign: bool = False
 
     def set_edits(self, edits: tuple[Edit, ...], page_size: int) -> None:
         """Takes over what the owner says; what is gone from the table is for others to look after."""
@@ -87,7 +89,7 @@ class HeldContext:
         """These are gone from the table now."""
         self.gaps = gaps
         self.num_dropped = num_dropped(gaps)
-        plain = num_plain(self.edits, gaps)
+        plain = 0 if self.is_foreign else num_plain(self.edits, gaps)
         self.num_plain = plain if self.shape is None else min(plain, self.shape.start)
 
     def freeable(self, position: int) -> list[Gap]:

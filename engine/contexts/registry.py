@@ -17,12 +17,18 @@ from engine.contexts.commands import (
     AppendTokens,
     ContextInfo,
     EndLease,
+    ExportCommand,
+    ExportContext,
     ForkContext,
+    ImportContext,
+    KeepExport,
     OpenContext,
+    ReleaseExport,
     Residency,
     RetainContext,
     TruncateContext,
 )
+from engine.contexts.exports import ContextExports
 from engine.contexts.held import HeldContext
 from engine.contexts.hosting import ContextHosting, Plan
 from engine.contexts.kinship import find_leader, find_source
@@ -50,6 +56,7 @@ class ContextRegistry:
         num_demoted: Contexts whose pages were needed by others, so far.
         costs: What it takes to have KV back.
         leases: Who wishes to keep what.
+        exports: What belongs to no gateway.
     """
 
     def __init__(self, kv: KVManager, tier: HostTier, window: int | None = None) -> None:
@@ -62,6 +69,7 @@ class ContextRegistry:
         self._contexts: dict[str, HeldContext] = {}
         self._uses = itertools.count(1)
         self.num_demoted = 0
+        self.exports = ContextExports(self._contexts, self._pages, kv.meter, add=self._add, forget=self.forget)
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -117,9 +125,13 @@ class ContextRegistry:
     # -- what owners ask for --------------------------------------------------------------------------------------
 
     def obey(
-        self, command: OpenContext | AppendTokens | ForkContext | TruncateContext | RetainContext | EndLease
+        self,
+        command: OpenContext | AppendTokens | ForkContext | TruncateContext | RetainContext | EndLease | ExportCommand,
     ) -> None:
         """Does as told; what names no context, or one that exists already, is ignored."""
+        if isinstance(command, ImportContext | KeepExport | ReleaseExport):
+            self.exports.obey(command)
+            return
         if isinstance(command, OpenContext):
             if command.context_id not in self._contexts:
                 payer = self._kv.meter.payer(command.account)
@@ -135,6 +147,8 @@ class ContextRegistry:
                 self._when_idle(context, lambda: self._fork(context, new_ids))
             case TruncateContext(length=length, edits=edits):
                 self._when_idle(context, lambda: self._pages.truncate(context, length, edits))
+            case ExportContext():
+                self._when_idle(context, lambda: self.exports.obey(command))
             case RetainContext():
                 self.leases.retain(context, command)
             case EndLease(lease_id=lease_id):
@@ -292,10 +306,11 @@ class ContextRegistry:
                 self.num_demoted += 1
 
     def tend(self) -> None:
-        """Ends leases that are over by now."""
+        """Ends leases and exports that are over by now."""
         for context, reason in self.leases.due():
             self.leases.revoke(context, reason)
             self._unhost(context)
+        self.exports.tend()
 
     def demote_one(self, keep: HeldContext | None = None) -> bool:
         """Demotes the context that is worth least, idle ones first, but not `keep`; False if none has pages."""
@@ -349,7 +364,7 @@ class ContextRegistry:
                 continue
             payer = self._kv.meter.payer(context.payer.account)
             new = HeldContext(context_id, payer, context.salt, context.family, list(context.token_ids))
-            new.adapter, new.shape = context.adapter, context.shape
+            new.adapter, new.shape, new.is_foreign = context.adapter, context.shape, context.is_foreign
             self._pages.share(context, new)
             self._add(new)
 
