@@ -44,7 +44,7 @@ async def mcp_url(mcp: Server) -> AsyncIterator[str]:
 def city_tool(name: str, url: str, **more: Any) -> dict[str, Any]:
     """A tool that asks for a city."""
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    return {"name": name, "kind": "http", "parameters": parameters, "http": {"url": url}, **more}
+    return {"name": name, "kind": "http", "parameters": parameters, "http": {"url": url}, "timeout_s": 300} | more
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ def tools_file(tmp_path: Path, service: Service, mcp_url: str) -> Path:
     """What the operator has."""
     weather = city_tool("weather", service.url + "/weather/{city}", effect="pure", description="Tells the weather.")
     echo = city_tool("order", service.url + "/echo")
-    slow = city_tool("slow", service.url + "/slow", timeout_s=20)
+    slow = city_tool("slow", service.url + "/slow")
     late = city_tool("late", service.url + "/slow", timeout_s=0.2)
     guarded = city_tool("guarded", service.url + "/echo", require_approval="always")
-    files = {"label": "files", "url": mcp_url, "effects": {"add": "pure", "read": "pure"}}
+    files = {"label": "files", "url": mcp_url, "effects": {"add": "pure", "read": "pure"}, "timeout_s": 300}
     path = tmp_path / "tools.json"
     path.write_text(json.dumps({"tools": [weather, echo, slow, late, guarded], "servers": [files]}))
     return path
