@@ -44,6 +44,9 @@ from engine.scheduling.stepping import Stepping
 from engine.sequence import Sequence
 from engine.stats import EngineStats
 
+RIVAL_STEP_S = 0.05
+"""How long a step of prompts may take while somebody else may want the device at any moment."""
+MIN_PROMPT_TOKENS = 16
 PREFILL_STEP_TOKENS = 64
 """A step of as many tokens and few lanes is taken for one that computes prompts."""
 PROMPT_READOUT_CHUNK = 256
@@ -91,6 +94,8 @@ class Scheduler:
         self.kv = kv
         self.ceilings = Ceilings(kv.meter)
         self.shares = FairShares()
+        self._prompts: dict[str, int] = {}
+        """Prompt tokens that accounts may still compute in this step."""
         self._max_batch_tokens = max_batch_tokens
         self._max_waiting = max_waiting
         self._eos = tuple(eos_token_ids)
@@ -181,7 +186,8 @@ class Scheduler:
             self._begin(context, sequences[0], 0)
         account = sequences[0].payer.account
         if account not in self._roster.accounts:
-            self.shares.join(account, self._roster.accounts)
+            self.shares.join(account, self._roster.accounts, self.kv.meter.now)
+        self.shares.note(account, self.kv.meter.now)
         self._roster.add(sequences)
 
     def _add_lanes(self, request: GenerateRequest, program: BoundProgram | None) -> None:
@@ -213,7 +219,8 @@ class Scheduler:
         for member in members:
             member.group = group
         if account not in self._roster.accounts:
-            self.shares.join(account, self._roster.accounts)
+            self.shares.join(account, self._roster.accounts, self.kv.meter.now)
+        self.shares.note(account, self.kv.meter.now)
         self._roster.add(members)
 
     def _begin(self, context: HeldContext, sequence: Sequence, lane: int) -> None:
@@ -270,7 +277,9 @@ class Scheduler:
         batch = Batch()
         prefilling: list[Sequence] = []
         num_preempted = 0
-        for sequence in tuple(self._roster.running):
+        self._prompts.clear()
+        first = self._admit_urgent(batch) if len(self._roster.accounts) > 1 else ()
+        for sequence in () if first else tuple(self._roster.running):
             if not sequence.is_running:
                 continue  # it yielded to one before it
             if sequence.group is not None:
@@ -291,10 +300,11 @@ class Scheduler:
                 num_preempted += self._extend(batch, sequence)
             else:
                 num_preempted += self._extend_group(batch, sequence.group)
-        if not num_preempted:
+        if not num_preempted and not first:
             self._admit(batch)
         if batch.lanes:
-            batch.assigned_rows += [self._admission.describe(sequence) for sequence in self.stepping.take_changed()]
+            if not first:  # a step tells news of its own lanes alone: if it fails, they end with it
+                batch.assigned_rows += [self._admission.describe(sequence) for sequence in self.stepping.take_changed()]
             batch.released_rows = self._roster.take_released_rows()
             batch.transfers = self.tier.take_pending()
             if batch.constrained:
@@ -456,8 +466,30 @@ class Scheduler:
         fits = drafts and self.kv.can_reserve(sequence.table, start, start + 1 + len(drafts))
         return drafts if fits else ()
 
-    def _admit(self, batch: Batch) -> None:
-        """Lets those who wait enter, in order, while seats, pages and budget last.
+    def _admit_urgent(self, batch: Batch) -> frozenset[str]:
+        """Gives a step to newcomers alone whose accounts have had no more of the device than any other.
+
+        Whoever asks for little is not to wait behind the lanes of who asks for much; the others go on with the next
+        step, for then those are ahead.
+        """
+        waiting = {sequence.payer.account for sequence in self._roster.waiting}
+        urgent = self.shares.urgent(waiting, self._roster.rows_of) if self._roster.running else frozenset()
+        if urgent:
+            self._admit(batch, only=urgent)
+        return urgent if batch.lanes else frozenset()
+
+    def _prompt_left(self, account: str) -> int:
+        """Prompt tokens that an account may still compute in this step: few where others may ask at any moment."""
+        left = self._prompts.get(account)
+        if left is None:
+            left = self._max_batch_tokens
+            if self.shares.has_rival(account, self.kv.meter.now):
+                left = max(MIN_PROMPT_TOKENS, int(RIVAL_STEP_S / self.contexts.costs.compute_s(0, 1)))
+            self._prompts[account] = left
+        return left
+
+    def _admit(self, batch: Batch, only: frozenset[str] | None = None) -> None:
+        """Lets those who wait enter, in order, while seats, pages and budget last; those of some accounts `only`.
 
         Where several accounts want the device, each takes its turn; one that cannot have what its next sequence needs
         holds up only those that have their part already.
@@ -474,7 +506,9 @@ class Scheduler:
             if sequence.group is not None and sequence.group.first is not sequence:
                 continue  # they enter with their first
             account = sequence.payer.account
-            if account in blocked or not self._may_enter(sequence):
+            if only is not None and account not in only:
+                continue
+            if account in blocked or not self._prompt_left(account) or not self._may_enter(sequence):
                 continue
             if blocked and not self._floors.covers(sequence):
                 continue
@@ -533,6 +567,8 @@ class Scheduler:
         count = sequence.num_pending
         if count > budget:
             count = budget
+        if count > 1:
+            count = min(count, self._prompt_left(sequence.payer.account))
         if sequence.context is not None and sequence.context.edits:
             count = min(count, self.contexts.free_unseen(sequence))
         if count > PROMPT_READOUT_CHUNK and sequence.wants_prompt_logprobs:
@@ -551,6 +587,8 @@ class Scheduler:
         assert sequence.table is not None
         assert sequence.row is not None
         assert count > 0
+        if count > 1:
+            self._prompts[sequence.payer.account] -= count
         start, stop = sequence.num_scheduled, sequence.num_scheduled + count
         samples = stop == sequence.num_tokens < sequence.max_total
         lane = Lane(

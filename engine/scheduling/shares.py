@@ -15,6 +15,8 @@ from collections.abc import Sequence as ListOf
 from engine.scheduling.batch import Lane
 from engine.sequence import Sequence
 
+RIVAL_MS = 60_000
+"""For how long an account that asked for something counts as one that may ask again at any moment."""
 MAX_REMEMBERED = 4096
 """Accounts whose clocks are kept although they want nothing at the moment."""
 
@@ -26,6 +28,7 @@ class FairShares:
         self._weights: dict[str, float] = {}
         self._clocks: dict[str, float] = {}
         self._token_s = 0.0
+        self._seen: dict[str, int] = {}
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Takes over the weights of accounts; one that is not named, or not positive, weighs 1."""
@@ -43,13 +46,34 @@ class FairShares:
         """The part of anything that is an account's own, 0..1, if those accounts, itself included, want it."""
         return self.weight(account) / sum(self.weight(other) for other in accounts)
 
-    def join(self, account: str, others: Iterable[str]) -> None:
+    def join(self, account: str, others: Iterable[str], now_ms: int) -> None:
         """An account that wanted nothing wants something again."""
+        self._seen = {one: at for one, at in self._seen.items() if now_ms - at < RIVAL_MS}
         behind = min((self.clock(other) for other in others), default=None)
         if behind is None:
             self._clocks = {account: 0.0} if len(self._clocks) > MAX_REMEMBERED else self._clocks
         else:
             self._clocks[account] = max(self.clock(account), behind)
+
+    def note(self, account: str, now_ms: int) -> None:
+        """An account asks for something."""
+        self._seen[account] = now_ms
+
+    def urgent(self, waiting: Iterable[str], running: Iterable[str]) -> frozenset[str]:
+        """Of the accounts that wait, those that have had no more than any other that runs: they come before all."""
+        running = list(running)
+        return frozenset(
+            account
+            for account in waiting
+            if all(self.clock(account) <= self.clock(other) for other in running if other != account)
+        )
+
+    def has_rival(self, account: str, now_ms: int) -> bool:
+        """True if another account, which has had less, wants something now or did lately and may at any moment."""
+        clock = self.clock(account)
+        return any(
+            self.clock(other) < clock for other, at in self._seen.items() if other != account and now_ms - at < RIVAL_MS
+        )
 
     def charge(self, lanes: ListOf[Lane], seconds: float) -> None:
         """A step took so long for these lanes: shared out by tokens."""

@@ -186,3 +186,29 @@ def test_accounts_without_rivals_are_served_in_the_order_of_arrival_and_priority
     rig.drain()
     ended = [event.request_id for event in rig.events if event.finish_reason is not None]
     assert ended == ["soon", "sooner", "late"]
+
+
+def test_a_newcomer_whose_account_has_had_little_gets_a_step_of_its_own() -> None:
+    rig = Rig(num_pages=400, max_num_seqs=8, max_batch_tokens=64)
+    crowd(rig, "a", 6, max_tokens=60)
+    for _ in range(10):
+        rig.step()
+    ask(rig, "chat", "b", num_prompt=12, max_tokens=5)
+    assert [lane.sequence.request.request_id for lane in rig.step().lanes] == ["chat"]
+    assert len(rig.step().lanes) == 7
+    rig.drain()
+    assert all(len(rig.tokens(f"a{index}")) == 60 for index in range(6))
+
+
+def test_prompts_are_cut_short_while_somebody_who_has_had_less_may_ask_at_any_moment() -> None:
+    rig = Rig(num_pages=400, max_num_seqs=8, max_batch_tokens=300)
+    ask(rig, "early", "b", max_tokens=1)
+    ask(rig, "before", "a", num_prompt=40, max_tokens=1)
+    rig.drain()
+    ask(rig, "long", "a", num_prompt=250, max_tokens=1)
+    assert rig.step().num_tokens < 100
+    rig.drain()
+    rig.pass_time(100_000)
+    ask(rig, "later", "a", num_prompt=250, max_tokens=1)
+    assert rig.step().num_tokens == 250
+    rig.drain()
