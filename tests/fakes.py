@@ -429,14 +429,7 @@ class RunningServer:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._server.serve([self._socket]))
-        if (batches := self._app.state.services.batches) is not None:
-            self._loop.run_until_complete(batches.aclose())
-        if (detached := self._app.state.services.detached) is not None:
-            self._loop.run_until_complete(detached.aclose())
-        self._loop.run_until_complete(self._app.state.services.programs.doors.aclose())
-        self._loop.run_until_complete(self._app.state.services.tools.aclose())
-        if (tenants := self._app.state.services.tenants) is not None:
-            self._loop.run_until_complete(tenants.aclose())
+        self._loop.run_until_complete(self._app.state.services.aclose())
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
