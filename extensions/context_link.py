@@ -11,6 +11,7 @@ from engine.contexts.commands import (
     AppendTokens,
     ContextInfo,
     ForkContext,
+    ImportContext,
     OpenContext,
     ReleaseContexts,
     TruncateContext,
@@ -103,6 +104,15 @@ class ContextLink:
                 link._num_sent = self._num_sent
             self._engine.tell(ForkContext(context_id, [link._context_id for link in links]))
         return links
+
+    def take(self, export_id: str, length: int) -> None:
+        """Begins as a fork of an export of so many tokens; if there is none, the engine knows no such context.
+
+        Raises:
+            EngineStopped: No engine is there.
+        """
+        self._context_id, self._epoch, self._num_sent = uuid.uuid4().hex, self._engine.info.epoch, length
+        self._engine.tell(ImportContext(export_id, self._context_id, self.account, self.salt))
 
     def lose(self) -> None:
         """The engine does not know the context: it will be opened anew."""

@@ -12,7 +12,8 @@ from typing import get_args
 
 import msgspec
 
-from engine.contexts.commands import ContextInfo
+from engine.contexts.commands import ContextInfo, ExportContext
+from engine.contexts.edits import Edit
 from engine.errors import InvalidRequest, SequenceNotFound
 from engine.forward.shapes import Shape
 from engine.leases.lease import OnPressure
@@ -288,6 +289,31 @@ class LiveContext(History):
         context_id = self._link.sync(self.token_ids, self._edits)
         await lease.begin(context_id, ttl_s=ttl_s, max_bytes=max_bytes, value=value, on_pressure=on_pressure)
         return lease
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """Which of its tokens do not see which others."""
+        return self._edits
+
+    @property
+    def adapter(self) -> str:
+        """Name of the adapter that computes it; empty for the model alone."""
+        return self._link.adapter
+
+    def export(self, export_id: str, ttl_s: float) -> None:
+        """Has the engine keep a fork of it that belongs to no gateway, and is charged to its account.
+
+        Args:
+            export_id: Name of the export, unique over all owners and times.
+            ttl_s: How long it is kept.
+
+        Raises:
+            ValueError: The context is released or busy.
+            EngineStopped: No engine is there.
+        """
+        self._check()
+        context_id = self._link.sync(self.token_ids, self._edits)
+        self._engine.tell(ExportContext(context_id, export_id, round(ttl_s * 1000)))
 
     def release(self) -> None:
         """Lets go of everything, a lease included. Idempotent."""

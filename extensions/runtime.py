@@ -10,6 +10,7 @@ from engine.stats import EngineStats
 from engine.text.model import TextModel
 from extensions.context import Context
 from extensions.embedding import Embedding, embed
+from extensions.exports import Imported, Recipe, import_context
 from extensions.live_context import LiveContext
 from extensions.parsing.formats import ToolFormat
 from extensions.programs.limits import ProgramLimits
@@ -90,6 +91,10 @@ class Runtime:
             ValueError: An id is outside of the vocabulary.
         """
         return LiveContext(self.engine, self.text, token_ids, account=account, salt=salt, adapter=adapter)
+
+    async def import_context(self, recipe: Recipe, export_id: str, *, account: str = "", salt: str = "") -> Imported:
+        """A context that goes on from an export; see `extensions.exports.import_context`."""
+        return await import_context(self.engine, self.text, recipe, export_id, account=account, salt=salt)
 
     async def check_program(self, source: str) -> Program:
         """Checks a script: size, syntax, header, types. A known one costs nothing; nothing of it runs.

@@ -27,6 +27,7 @@ from gateway.lifecycle import Admission, Lifecycle
 from gateway.middleware import ErrorBoundary, PlainOptions, RequestBody, RequestLog, TrailingSlash
 from gateway.models import ServedModels
 from gateway.openapi import DescribedApi
+from gateway.prefixes.build import build_prefixes
 from gateway.programs.build import build_programs, program_limits, sandbox_options
 from gateway.routes import (
     batches,
@@ -138,7 +139,8 @@ def create_app(
     async def itself(scope: Scope, receive: Receive, send: Send) -> None:
         await app(scope, receive, send)
 
-    programs = build_programs(settings, runtime, url, tool_service)
+    prefixes = build_prefixes(settings, runtime, url)
+    programs = build_programs(settings, runtime, url, tool_service, prefixes)
     services = Services(
         settings=settings,
         runtime=runtime,
@@ -149,6 +151,7 @@ def create_app(
         runs=BackgroundRuns(stored, lifecycle),
         programs=programs,
         tools=tool_service,
+        prefixes=prefixes,
         batches=build_runner(
             settings, itself, url=url, files_dir=files_dir, lifecycle=lifecycle, runtime=runtime, models=served
         ),

@@ -15,6 +15,9 @@
     ├── ExtensionConflict         another program has that name and version, 409
     ├── ToolConflict              the operator has a tool of that name, 409
     ├── CallInProgress            the approved call is being made, or was and nobody knows what came of it, 409
+    ├── FingerprintMismatch       another model made the prefix, 409
+    ├── PrefixLost                the prefix's time is over, or its KV is gone and is not to be computed again, 410
+    ├── PreconditionFailed        If-Match names an older state of it, 412
     ├── BodyTooLarge              the body exceeds the limit, 413
     ├── UnsupportedMediaType      the body is not JSON, or compressed in a way we do not read, 415
     ├── Conflict                  it has been changed by somebody else meanwhile, or is there already, 409
@@ -182,6 +185,18 @@ class CallInProgress(GatewayError):
     """The approved call has been begun before and has no result: it is not made again."""
 
 
+class FingerprintMismatch(GatewayError):
+    """The prefix was made by another model or adapter: its KV means nothing to this one."""
+
+
+class PrefixLost(GatewayError):
+    """The prefix was there; its time is over, or its KV is gone and was not to be computed again."""
+
+
+class PreconditionFailed(GatewayError):
+    """It is not in the state that the request names."""
+
+
 class BodyTooLarge(GatewayError):
     """The request body is larger than allowed."""
 
@@ -248,6 +263,9 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     ExtensionConflict: ErrorSpec(409, "invalid_request_error", "version_exists"),
     ToolConflict: ErrorSpec(409, "invalid_request_error", "tool_exists"),
     CallInProgress: ErrorSpec(409, "invalid_request_error", "tool_call_in_progress"),
+    FingerprintMismatch: ErrorSpec(409, "invalid_request_error", "fingerprint_mismatch"),
+    PrefixLost: ErrorSpec(410, "invalid_request_error", "prefix_lost"),
+    PreconditionFailed: ErrorSpec(412, "invalid_request_error", "precondition_failed"),
     BodyTooLarge: ErrorSpec(413, "invalid_request_error", "request_too_large"),
     UnsupportedMediaType: ErrorSpec(415, "invalid_request_error", "unsupported_media_type"),
     Conflict: ErrorSpec(409, "invalid_request_error", "conflict"),

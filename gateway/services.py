@@ -16,6 +16,7 @@ from gateway.caller import Caller, caller_of
 from gateway.errors import ErrorReply, StoreUnavailable, to_reply
 from gateway.lifecycle import Lifecycle
 from gateway.models import ServedModels
+from gateway.prefixes.service import PrefixService
 from gateway.programs.running import ProgramStarter
 from gateway.runs.service import DetachedRuns
 from gateway.schemas.base import INT64_MAX, WireModel, parse_json, validate
@@ -65,6 +66,7 @@ class Services:
         runs: Responses that are worked on in the background.
         programs: What starts programs, and knows which there are.
         tools: What calls tools, and knows which there are.
+        prefixes: What keeps histories and their KV.
         batches: What is worked on when nobody is in a hurry, and its files; None without a Redis or a directory.
         detached: Programs that run whoever is there to read; None without a Redis.
         tenants: Who may use how much; None on a server without tenants, or without a Redis.
@@ -79,6 +81,7 @@ class Services:
     runs: BackgroundRuns
     programs: ProgramStarter
     tools: ToolService
+    prefixes: PrefixService
     batches: BatchRunner | None
     detached: DetachedRuns | None
     tenants: Tenancy | None
@@ -151,6 +154,7 @@ class Services:
             await self.detached.aclose()
         await self.programs.aclose()
         await self.tools.aclose()
+        await self.prefixes.aclose()
         if self.stored is not None:
             await self.stored.aclose()
         if self.tenants is not None:

@@ -206,6 +206,18 @@ class Settings(BaseSettings):
     max_program_mail_bytes: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
     """Most bytes of messages that programs of one API key have sent each other and not read."""
 
+    prefix_ttl_s: Annotated[float, Field(ge=1)] = 3600.0
+    """Seconds after its last use that an exported prefix is kept, if nothing else is asked for."""
+
+    max_prefix_ttl_s: Annotated[float, Field(ge=1, le=366 * 86_400)] = 7 * 86_400.0
+    """Most seconds that any prefix may be kept after its last use."""
+
+    max_prefixes: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """Most exported prefixes of one API key, all versions counted."""
+
+    max_prefixes_bytes: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
+    """Most bytes of their records together; KV is not counted here."""
+
     max_runs: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Most detached runs of one API key; the one that ended longest ago goes first."""
 

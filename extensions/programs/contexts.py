@@ -14,6 +14,7 @@ from extensions.programs.history import History, Place
 from extensions.programs.leases import ScriptLease, retain
 from extensions.programs.options import read_logprobs, token_ids
 from extensions.programs.planner import Feature, Lane
+from extensions.programs.prefixes import export
 from extensions.programs.scope import RunScope
 from extensions.programs.stepping import (
     Choice,
@@ -154,6 +155,18 @@ class ScriptContext:
     ) -> ScriptLease:
         """Wishes to keep it while nobody computes on it."""
         return await retain(self._history.live, ttl_s, max_bytes, value, on_pressure)
+
+    async def export(
+        self,
+        name: str,
+        *,
+        ttl_s: float | None = None,
+        visibility: str = "tenant",
+        allow: Sequence[str] = (),
+    ) -> str:
+        """Keeps it beyond the run."""
+        await self.prefill()
+        return await export(self._scope, self._history, name, ttl_s, visibility, allow)
 
     async def release(self) -> None:
         """Frees it."""

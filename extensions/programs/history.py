@@ -84,6 +84,17 @@ class History:
             self._charge()
             return [History(self._scope, live, self._transcript, self._num_charged) for live in self.live.fork(count)]
 
+    @property
+    def transcript(self) -> Transcript:
+        """What is known of it as a conversation."""
+        return self._transcript
+
+    @contextmanager
+    def exporting(self) -> Iterator[None]:
+        """It is kept as it is: nothing changes meanwhile."""
+        with self._editing():
+            yield
+
     def place(self) -> Place:
         """The end of the history."""
         with self._editing():

@@ -20,6 +20,7 @@ from extensions.programs.inbox import InboxCalls
 from extensions.programs.mail import MailCalls
 from extensions.programs.options import flag, token_ids
 from extensions.programs.pipelines import ForwardCalls
+from extensions.programs.prefixes import PrefixCalls
 from extensions.programs.samplers import ScriptProgram, make_program
 from extensions.programs.scope import RunScope
 from extensions.programs.tool_constraint import resolved
@@ -51,7 +52,7 @@ class ScriptModel:
             raise fault("capability_missing", f"this server has no {str(capability)[:80]!r}; it has {known}")
 
 
-class ScriptLM(ChildCalls, ForwardCalls, InboxCalls, MailCalls, ToolCalls):
+class ScriptLM(ChildCalls, ForwardCalls, InboxCalls, MailCalls, PrefixCalls, ToolCalls):
     """The model and the world, for one run."""
 
     def __init__(self, scope: RunScope) -> None:

@@ -6,9 +6,13 @@ The sandbox sees none of it directly: `lm` and its handles do, and say `capabili
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from extensions.programs.doors import Inbox, Mail, ProgramSource, ValueStore
 from extensions.tools.catalog import ToolCatalog
+
+if TYPE_CHECKING:
+    from extensions.programs.prefixes import Prefixes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +25,7 @@ class World:
         mail: Messages among its owner's programs.
         inbox: What the client says to it while it runs.
         children: Programs that it may start.
+        prefixes: Histories that outlive it.
     """
 
     tools: ToolCatalog | None = None
@@ -28,6 +33,7 @@ class World:
     mail: Mail | None = None
     inbox: Inbox | None = None
     children: ProgramSource | None = None
+    prefixes: Prefixes | None = None
 
     @property
     def capabilities(self) -> list[str]:
@@ -38,5 +44,6 @@ class World:
             "messages": self.mail,
             "inbox": self.inbox,
             "children": self.children,
+            "prefixes": self.prefixes,
         }
         return [name for name, door in doors.items() if door is not None]

@@ -73,6 +73,7 @@ TABLE: dict[type, Exposed] = {
                 "random",
             }
             | {"run", "run_source", "receive", "publish", "subscribe", "push", "pull"}
+            | {"prefix"}
             | {"tool", "tools", "start_tool", "tool_loop", "mcp"}
         ),
         attributes=("model", "store", "http"),
@@ -95,7 +96,7 @@ TABLE: dict[type, Exposed] = {
         name="Context",
         methods=frozenset(
             {"append", "prefill", "fork", "mark", "rewind", "truncate", "hide", "drop", "forget"}
-            | {"info", "retain", "release", "generate", "generation", "next", "score", "choose"}
+            | {"info", "retain", "export", "release", "generate", "generation", "next", "score", "choose"}
         ),
         live=frozenset({"length"}),
     ),

@@ -13,13 +13,13 @@ The names are known to a script without any import, and so are the modules `asyn
 
 Errors arrive as built-ins whose text is `code: what happened`:
 
-- `ValueError`: `invalid_argument`, `constraint_invalid`, `program_invalid`
+- `ValueError`: `invalid_argument`, `constraint_invalid`, `program_invalid`, `fingerprint_mismatch`
 - `MemoryError`: `kv_exhausted`, `limit_exceeded`
 - `TimeoutError`: `receive_timeout`, `tool_timeout`
 - `PermissionError`: `tool_denied`, `egress_denied`
-- `LookupError`: `extension_not_found`, `tool_not_found`
+- `LookupError`: `extension_not_found`, `tool_not_found`, `prefix_not_found`
 - `RuntimeError`: `server_busy`, `capability_missing`, `context_lost`, `quota_exceeded`, `lease_revoked`, `child_failed`
-- `RuntimeError`: `store_unavailable`, `tool_failed`, `tool_outcome_unknown`
+- `RuntimeError`: `prefix_lost`, `store_unavailable`, `tool_failed`, `tool_outcome_unknown`
 
 A limit of the run itself (time, memory, tokens, calls) is not an error that a script can catch: it ends the run.
 """
@@ -376,6 +376,23 @@ class Context:
         `lease_revoked`; `release` lets all of them fail. KV is charged wherever it lies.
         """
 
+    async def export(
+        self,
+        name: str,
+        *,
+        ttl_s: float | None = None,
+        visibility: Literal["private", "tenant", "shared"] = "tenant",
+        allow: Sequence[str] = (),
+    ) -> str:
+        """Keeps what it is now beyond the run, for `lm.prefix` and requests, and returns the id. See docs/prefixes.md.
+
+        What is pending is computed first. A name that is taken is given to the new version; the old one keeps its id.
+        It is kept for `ttl_s` after its last use, or as long as the server does by itself, and its KV is charged to
+        you meanwhile. `visibility` says who may go on from it: `private` the same API key, `tenant` every key of the
+        tenant, `shared` everybody who has the id; `allow` narrows that to labels of tenants, ids of keys and digests
+        of programs.
+        """
+
     async def release(self) -> None:
         """Frees it; twice is as good as once. The end of the program frees all."""
 
@@ -624,6 +641,18 @@ class LM:
         With `adapter` the model is changed by the adapter of that name in all that is computed on the context and on
         its forks; left out it is the one that the client named as its model, if any, and `""` is the model alone.
         Raises `RuntimeError` with the code `capability_missing` if the server has none of that name.
+        """
+
+    @overload
+    async def prefix(self, name: str, *, on_miss: Literal["recompute", "fail"] = "recompute") -> Context: ...
+    @overload
+    async def prefix(self, name: str, *, on_miss: Literal["none"]) -> Context | None:
+        """A context that goes on from what was exported under a name of yours, or under an id: a copy, never a move.
+
+        `on_miss` says what becomes of it if its KV is not in memory any more: `recompute` computes it again when it is
+        used, `fail` raises `prefix_lost`. If there is no such prefix, or another model made it, both raise
+        `prefix_not_found`, `prefix_lost` if its time is over, or `fingerprint_mismatch`; `none` returns None in all of
+        these cases, so that a program can make it.
         """
 
     async def constraint(self, constrain: Constrain) -> Constraint:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from extensions.programs.limits import ProgramLimits
 from extensions.runtime import Runtime
 from extensions.sandbox.pool import PoolOptions
+from gateway.prefixes.service import PrefixService
 from gateway.programs.finding import ProgramFinder
 from gateway.programs.live import LivePrograms
 from gateway.programs.running import ProgramStarter
@@ -38,7 +39,9 @@ def sandbox_options(settings: Settings) -> PoolOptions:
     return PoolOptions(max_workers=settings.max_programs, min_workers=min(settings.max_programs, 4))
 
 
-def build_programs(settings: Settings, runtime: Runtime, url: str, tools: ToolService) -> ProgramStarter:
+def build_programs(
+    settings: Settings, runtime: Runtime, url: str, tools: ToolService, prefixes: PrefixService
+) -> ProgramStarter:
     """What starts programs; nothing is started before the first one.
 
     Args:
@@ -46,6 +49,7 @@ def build_programs(settings: Settings, runtime: Runtime, url: str, tools: ToolSe
         runtime: Where they run.
         url: Of the Redis that keeps registered programs; empty keeps none.
         tools: What they may call.
+        prefixes: What keeps their histories.
     """
     store = None
     if url:
@@ -56,5 +60,6 @@ def build_programs(settings: Settings, runtime: Runtime, url: str, tools: ToolSe
             max_bytes=settings.max_extension_bytes,
         )
     finder = ProgramFinder(runtime, store)
+    worlds = WorldMaker(tools=tools, prefixes=prefixes)
     live = LivePrograms(connect(url) if url else None)
-    return ProgramStarter(runtime, finder, WorldMaker(tools=tools), build_doors(settings, url, finder), live)
+    return ProgramStarter(runtime, finder, worlds, build_doors(settings, url, finder), live)

@@ -11,6 +11,7 @@ from extensions.programs.request import ProgramRequest
 from extensions.programs.versions import read_reference
 from extensions.runtime import Runtime
 from gateway.errors import BadRequest
+from gateway.prefixes.asking import Asker, key_id_of
 from gateway.programs.finding import ProgramFinder
 from gateway.programs.live import LivePrograms
 from gateway.programs.work import ProgramWork
@@ -145,13 +146,15 @@ class ProgramStarter:
         if payer is not None:
             payer.require("programs")
         program = await self._finder.find(fields, owner)
+        asker = Asker(owner=owner, salt=salt, key_id=key_id_of(payer), program=program.digest)
+        world = self._worlds.world(asker=asker, run_id=run_id, model=given.model)
         run = await self._runtime.run_program(
             program,
             replace(given, args=fields.args, id=run_id, strict_path=fields.strict_path, trace=fields.trace),
             limits=self._runtime.programs.limits.narrowed(fields.limits),
             account=owner,
             salt=salt,
-            world=self.doors.open(self._worlds.world(owner=owner, salt=salt, run_id=run_id), owner, inbox),
+            world=self.doors.open(world, owner, inbox),
             adapter=self._runtime.info.adapter_of(given.model),
         )
         self.live.add(run, owner)

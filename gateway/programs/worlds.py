@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from extensions.programs.world import World
 from extensions.tools.catalog import ToolCaller
+from gateway.prefixes.asking import Asker
+from gateway.prefixes.door import ProgramPrefixes
+from gateway.prefixes.service import PrefixService
 from gateway.tools.service import ToolService
 
 
@@ -15,17 +18,20 @@ class WorldMaker:
 
     Attributes:
         tools: What calls tools.
+        prefixes: What keeps histories.
     """
 
     tools: ToolService
+    prefixes: PrefixService
 
-    def world(self, *, owner: str, salt: str, run_id: str) -> World:
+    def world(self, *, asker: Asker, run_id: str, model: str) -> World:
         """The doors out of one run.
 
         Args:
-            owner: Who pays, and whose things they lead to.
-            salt: Prefix pages are shared only among contexts of the same salt.
+            asker: Who pays, and whose things they lead to.
             run_id: Of the run.
+            model: Name of the model that the request used.
         """
-        caller = ToolCaller(account=owner, salt=salt, run_id=run_id)
-        return World(tools=self.tools.catalog(caller))
+        caller = ToolCaller(account=asker.owner, salt=asker.salt, run_id=run_id)
+        prefixes = ProgramPrefixes(self.prefixes, asker, model) if self.prefixes.is_there else None
+        return World(tools=self.tools.catalog(caller), prefixes=prefixes)
