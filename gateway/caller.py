@@ -17,10 +17,12 @@ class Caller:
     Attributes:
         owner: Whose things it sees, see `gateway.routes.owning`.
         priority: Added to that of the request; higher starts later.
+        scopes: What the key may do with which it was asked for.
     """
 
     owner: str
     priority: int
+    scopes: str = "*"
 
 
 def caller_of(scope: MutableMapping[str, Any]) -> Caller | None:

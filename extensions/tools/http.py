@@ -14,7 +14,7 @@ import httpx2
 
 from extensions.tools.catalog import REPEATABLE, ToolResult
 from extensions.tools.egress import GuardedTransport
-from extensions.tools.errors import ToolFailed
+from extensions.tools.errors import ToolArgumentsInvalid, ToolFailed
 from extensions.tools.sending import Reply, Sent, send
 from extensions.tools.spec import HttpTarget, ToolSpec
 from extensions.tools.urls import filled
@@ -117,13 +117,17 @@ def _request(target: HttpTarget, arguments: Mapping[str, Any], operation_id: str
         **{k.lower(): v for k, v in target.headers.items()},
     }
     headers[IDEMPOTENCY_HEADER] = operation_id
-    if target.method in _HAS_NO_BODY:
+    try:
         asked = httpx2.URL(url)
-        merged = asked.copy_merge_params({name: _as_query(value) for name, value in rest.items()}) if rest else asked
-        return httpx2.Request(target.method, merged, headers=headers)
+        if target.method in _HAS_NO_BODY and rest:
+            asked = asked.copy_merge_params({name: _as_query(value) for name, value in rest.items()})
+    except httpx2.InvalidURL as error:
+        raise ToolArgumentsInvalid(f"arguments make no address that can be asked: {error}", "arguments") from None
+    if target.method in _HAS_NO_BODY:
+        return httpx2.Request(target.method, asked, headers=headers)
     headers["content-type"] = "application/json"
     content = json.dumps(rest, ensure_ascii=False, allow_nan=False).encode()
-    return httpx2.Request(target.method, url, headers=headers, content=content)
+    return httpx2.Request(target.method, asked, headers=headers, content=content)
 
 
 def _as_query(value: Any) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import httpx2
+
 from extensions.tools.errors import ToolArgumentsInvalid, ToolInvalid
 
 MAX_URL_CHARS = 8192
@@ -32,7 +34,9 @@ def check_url(url: str, param: str, *, is_trusted: bool) -> None:
     try:
         parts = urlsplit(url)
         host, _port = parts.hostname, parts.port
-    except ValueError as error:
+        # What sends it is more exact: of an address in numbers, say, or of a control character.
+        httpx2.URL(_PLACE.sub("x", url))
+    except (ValueError, httpx2.InvalidURL) as error:
         raise ToolInvalid(f"{param} is no URL: {error}", param) from None
     if parts.scheme not in ("https", "http") or not host:
         raise ToolInvalid(f"{param} must begin with https:// and name a host", param)

@@ -83,7 +83,7 @@ class Making:
         self._input_path = input_path
         self._journal = journal
         self._halt = halt
-        self._caller = Caller(batch.owner, tools.settings.batch_priority)
+        self._caller = Caller(batch.owner, tools.settings.batch_priority, batch.fixed.scopes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
 

@@ -15,13 +15,14 @@ from gateway.errors import BadRequest, NotFound, NotReady
 from gateway.openapi import takes
 from gateway.routes.answering import json_response
 from gateway.routes.files import not_found, page_of, read_file
-from gateway.routes.owning import owner_of
+from gateway.routes.owning import owner_of, payer_of
 from gateway.routes.reading import readable
 from gateway.schemas.batches import MAX_TTL_S, BatchRequest
 from gateway.services import Services, ServicesDep, read_body
 from gateway.state.batch_records import Batch, Fixed
 from gateway.state.file_bytes import FileBytes, link_or_copy
 from gateway.state.files import disk_errors
+from gateway.tenancy.payer import Payer
 from gateway.verbs import allowed_methods
 
 router = APIRouter()
@@ -35,11 +36,14 @@ async def create_batch(request: Request, services: ServicesDep) -> Response:
     """Begins a batch."""
     body = await read_body(request, BatchRequest)
     _check_endpoint(request, body.endpoint)
+    payer = payer_of(request, services, None)
+    # What a key may not ask for itself it may not have asked for later.
+    payer.require("inference")
     found = await read_file(request, services, body.input_file_id, "input_file_id")
     if found["purpose"] != "batch":
         raise BadRequest(f"The purpose of the input file must be 'batch', not '{found['purpose']}'.", "input_file_id")
     batch_id = f"batch_{uuid.uuid4().hex}"
-    await _store(services, batch_id, owner_of(request, services), body)
+    await _store(services, batch_id, payer, body)
     services.runner.wake()
     return json_response((await _read(request, services, batch_id)).shown())
 
@@ -50,7 +54,7 @@ def _check_endpoint(request: Request, endpoint: str) -> None:
         raise BadRequest(f"Invalid 'endpoint': it must be one of {', '.join(served)}.", "endpoint")
 
 
-async def _store(services: Services, batch_id: str, owner: str, body: BatchRequest) -> None:
+async def _store(services: Services, batch_id: str, payer: Payer, body: BatchRequest) -> None:
     files = await services.files.bytes()
     now, expiry = int(time.time()), body.output_expires_after
     fixed = Fixed(
@@ -61,6 +65,7 @@ async def _store(services: Services, batch_id: str, owner: str, body: BatchReque
         expires_at=now + body.window_s,
         metadata=body.metadata,
         output_ttl_s=MAX_TTL_S if expiry is None else expiry.seconds,
+        scopes=payer.scopes,
     )
     try:
         with disk_errors():
@@ -68,7 +73,7 @@ async def _store(services: Services, batch_id: str, owner: str, body: BatchReque
     except FileNotFoundError:
         raise not_found(body.input_file_id, "input_file_id") from None
     # Where the answer is lost the batch may be there: what it needs stays, and is swept up later if it is not.
-    if not await services.runner.tools.records.create(batch_id, owner, fixed):
+    if not await services.runner.tools.records.create(batch_id, payer.account, fixed):
         await asyncio.to_thread(files.remove_batch, batch_id)
         raise NotReady(f"This server has {services.settings.max_batches} batches that have not ended. Try again later.")
 

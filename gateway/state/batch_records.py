@@ -36,6 +36,7 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
         expires_at: Unix time at which it ends, whatever is done.
         metadata: The client's.
         output_ttl_s: How long its results are kept.
+        scopes: What the key may do with which it was created: its lines may do no more.
     """
 
     input_file_id: str
@@ -45,6 +46,7 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int
     metadata: dict[str, str] | None
     output_ttl_s: int
+    scopes: str = "*"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from gateway.errors import AuthenticationError, PermissionDenied, QuotaStoreUnav
 from gateway.tenancy.gate import Gate
 from gateway.tenancy.keys import PresentedKey, read_key
 from gateway.tenancy.principal import Principal, label_of_key, principal_of, set_principal
-from gateway.tenancy.refusals import refusal
+from gateway.tenancy.refusals import missing_scope, refusal
 from gateway.tenancy.scopes import is_administration, is_work, needed_scope
 from gateway.tenancy.tickets import Ticket, set_ticket
 from gateway.tenancy.verdicts import Verdict
@@ -83,6 +83,8 @@ class TenantDoor:
     async def _serve_own(self, scope: Scope, receive: Receive, send: Send) -> None:
         principal = principal_of(scope)
         assert principal is not None
+        if not principal.may(needed := needed_scope(scope["method"], scope["path"])):
+            raise missing_scope(needed)
         ticket = None
         if principal.tenant:
             verdict, ticket = await self._existing_gate().admit_own(principal.tenant)

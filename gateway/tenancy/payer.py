@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from extensions.output import Usage
-from gateway.errors import PermissionDenied
 from gateway.tenancy.principal import ALL_SCOPES
+from gateway.tenancy.refusals import missing_scope
 from gateway.tenancy.tickets import Ticket
 
 
@@ -35,7 +35,7 @@ class Payer:
             PermissionDenied: It may not.
         """
         if self.scopes != ALL_SCOPES and scope not in self.scopes.split():
-            raise PermissionDenied(f"The API key lacks the scope '{scope}'.", code="missing_scope")
+            raise missing_scope(scope)
 
     def begin(self, model: str = "", program: str = "") -> None:
         """The work has begun; the request is not settled before `end`.
@@ -48,6 +48,11 @@ class Payer:
             self._is_open = True
             self.ticket.labels = (model, program)
             self.ticket.enter()
+
+    def note(self, usage: Usage) -> None:
+        """Adds what was used beside the work itself, as by a tool that is a program."""
+        if self.ticket is not None:
+            self.ticket.note(usage)
 
     def end(self, usage: Usage) -> None:
         """The work has ended, with all that it has used. Idempotent."""

@@ -50,7 +50,7 @@ def principal_of(scope: MutableMapping[str, Any]) -> Principal | None:
     if isinstance(found, Principal):
         return found
     caller = caller_of(scope)
-    return None if caller is None else Principal(owner=caller.owner)
+    return None if caller is None else Principal(owner=caller.owner, scopes=caller.scopes)
 
 
 def set_principal(scope: MutableMapping[str, Any], principal: Principal) -> None:

@@ -39,10 +39,15 @@ def refusal(verdict: Verdict, scope: str) -> GatewayError:
         code = None if kind == "unknown" else f"api_key_{kind}"
         return AuthenticationError(_KEY_FAULTS[kind], code=code)
     if kind == "scope":
-        return PermissionDenied(f"The API key lacks the scope '{scope}'.", code="missing_scope")
+        return missing_scope(scope)
     if kind == "suspended":
         return PermissionDenied("The tenant of this API key is suspended or archived.", code="tenant_suspended")
     return _limit_reached(verdict)
+
+
+def missing_scope(scope: str) -> PermissionDenied:
+    """The error for a key that may not do what needs `scope`."""
+    return PermissionDenied(f"The API key lacks the scope '{scope}'.", code="missing_scope")
 
 
 def _limit_reached(verdict: Verdict) -> GatewayError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 SCOPES = ("models", "inference", "programs", "files", "tools", "prefixes", "quota")
 """What keys may be narrowed to; `*` is all of them, those to come included."""
 
@@ -28,6 +30,9 @@ _NO_WORK = (
 )
 """POST to these costs the engine nothing by itself. All other POST is work, also on paths to come."""
 
+_TOOL_TEST = re.compile(r"/v1/tools/[^/]+/test")
+"""But this calls the tool, which may be a program that has the model generate."""
+
 _OPEN_TO_ANY_KEY = frozenset({"/version", "/metrics", "/docs", "/openapi.json"})
 
 
@@ -42,6 +47,8 @@ def is_work(method: str, path: str) -> bool:
     """True for what rates, concurrency and quotas count."""
     if method != "POST" or path.endswith(("/cancel", "/input")):
         return False
+    if _TOOL_TEST.fullmatch(path):
+        return True
     return not any(_is_below(path, prefix) for prefix in _NO_WORK)
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from gateway.errors import NotFound
 from gateway.openapi import takes
-from gateway.routes.admin.common import page_of, tenancy_of, who
+from gateway.routes.admin.common import changed_limits, page_of, read_change, tenancy_of, who
 from gateway.routes.answering import json_response
 from gateway.routes.listing import Limit
 from gateway.routes.reading import readable
@@ -16,6 +16,7 @@ from gateway.schemas.admin import KeyRequest, ServiceAccountRequest
 from gateway.services import ServicesDep, read_body
 from gateway.tenancy.directory import ApiKey, Directory
 from gateway.tenancy.keys import NewKey, new_id
+from gateway.tenancy.limits import KeyLimits
 
 router = APIRouter()
 
@@ -71,7 +72,7 @@ async def create_service_account_key(
 ) -> Response:
     """Makes another key of an account."""
     directory = tenancy_of(services).directory
-    body = await read_body(request, KeyRequest)
+    body, given = await read_change(request, KeyRequest)
     await _keys(directory, project_id, service_account_id)
     key, made = await directory.create_key(
         who(request),
@@ -80,6 +81,7 @@ async def create_service_account_key(
         scopes=body.scopes,
         ttl_s=body.expires_in_seconds,
         account=service_account_id,
+        limits=changed_limits(KeyLimits(), body, given),
     )
     return json_response(_new_key_body(key, made))
 

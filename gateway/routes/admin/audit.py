@@ -22,6 +22,7 @@ Cursor = Annotated[str | None, Query(max_length=50)]
 
 _BATCH = 200
 _MARK = "audit_log-"
+_SECONDS = re.compile(r"[0-9]{1,15}")
 _ID = re.compile(r"[0-9]{1,15}-[0-9]{1,10}")
 
 
@@ -65,7 +66,7 @@ class _Filter:
         self._actors = listed(request, "actor_ids")
         bounds = {name: request.query_params.get(f"effective_at[{name}]") for name in ("gt", "gte", "lt", "lte")}
         for name, bound in bounds.items():
-            if bound is not None and not bound.isdigit():
+            if bound is not None and not _SECONDS.fullmatch(bound):
                 raise BadRequest("'effective_at' must be in whole seconds.", f"effective_at[{name}]")
         self._bounds = {name: int(bound) for name, bound in bounds.items() if bound is not None}
 
@@ -122,7 +123,7 @@ def _entry_id(after: str | None, mark: str) -> str:
     if after is None:
         return ""
     entry_id = after.removeprefix(mark)
-    if not _ID.fullmatch(entry_id):
+    if not _ID.fullmatch(entry_id) or entry_id == "0-0":  # Redis takes this one for nothing that could be before
         raise BadRequest(f"'after' names no item of this list: '{after}'.", "after")
     return entry_id
 

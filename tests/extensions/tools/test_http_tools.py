@@ -78,6 +78,16 @@ async def test_an_argument_cannot_lead_a_path_elsewhere(service: Service, box: T
     assert service.calls == []
 
 
+@pytest.mark.parametrize(("path", "method"), [("/weather/{city}", "POST"), ("/weather", "GET")])
+async def test_arguments_that_are_too_long_for_an_address_are_never_sent(
+    service: Service, box: ToolBox, path: str, method: str
+) -> None:
+    tool = spec(service, path, http={"method": method}, parameters=CITY)
+    with pytest.raises(ToolArgumentsInvalid, match="too long"):
+        await call(box, tool, city="x" * 100_000)
+    assert not service.calls
+
+
 async def test_secrets_reach_the_service_and_nobody_else(service: Service, box: ToolBox) -> None:
     headers = {"Authorization": "Bearer env", "X-Key": "env:KEY"}
     tool = spec(service, "/echo", http={"headers": headers})

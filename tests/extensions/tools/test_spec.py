@@ -70,6 +70,8 @@ def test_only_an_operator_refers_to_the_environment() -> None:
         ({"http": {"url": "https://api.example.com/{country}"}}, "http.url"),
         ({"http": {"url": "https://api.example.com/#x"}}, "http.url"),
         ({"http": {"url": "file:///etc/passwd"}}, "http.url"),
+        ({"http": {"url": "https://0177.0.0.1/"}}, "http.url"),
+        ({"http": {"url": "https://api.example.com/\x7f"}}, "http.url"),
         ({"http": {"url": "https://api.example.com/", "method": "TRACE"}}, "http.method"),
         ({"http": {"url": "https://api.example.com/", "headers": {"Host": "x"}}}, "http.headers.Host"),
         ({"http": {"url": "https://api.example.com/", "headers": {"X": "a\nb"}}}, "http.headers.X"),

@@ -1,0 +1,96 @@
+"""What a narrow key may not do itself it does not get done by other means, and nothing of that is free."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from gateway.batches.calls import LocalCalls
+from gateway.caller import Caller
+from gateway.tenancy.keys import NewKey
+from gateway.tenancy.limits import TenantLimits
+from tests.fakes import MODEL
+from tests.gateway.tenancy.conftest import ADMIN_KEY, Served, bearer
+
+SOURCE = """async def main(request, lm):
+    return 1
+"""
+TOOL = {
+    "name": "one",
+    "kind": "script",
+    "effect": "pure",
+    "parameters": {"type": "object", "properties": {}},
+    "script": {"source": SOURCE},
+}
+
+
+async def _post(served: Served, path: str, key: NewKey, body: object) -> httpx.Response:
+    return await served.client.post(path, json=body, headers=bearer(key.value))
+
+
+async def test_a_key_for_files_alone_has_no_batch_ask_the_model(served: Served) -> None:
+    key = await served.key(scopes=("files",))
+    body = {"endpoint": "/v1/completions", "completion_window": "24h", "input_file_id": "file-1"}
+    answer = await _post(served, "/v1/batches", key, body)
+    assert answer.status_code == 403
+    assert answer.json()["error"]["code"] == "missing_scope"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "fields", "status"),
+    [
+        ("files inference", {}, 200),
+        ("files", {}, 403),
+        ("files inference", {"extension": {"source": SOURCE}}, 403),
+    ],
+)
+async def test_lines_of_a_batch_may_do_what_the_key_may_that_made_it(
+    served: Served, scopes: str, fields: dict[str, object], status: int
+) -> None:
+    tenant = await served.tenant_of(await served.key())
+    body = json.dumps({"prompt": "Hi", **fields}).encode()
+    caller = Caller(tenant, 0, scopes)
+    answer = await LocalCalls(served.app).post("/v1/completions", body, caller, asyncio.Event())
+    assert answer.status == status
+
+
+async def test_trying_out_a_tool_counts_as_a_request(served: Served) -> None:
+    key = await served.key(TenantLimits(requests_per_minute=1), scopes=("tools",))
+    assert (await _post(served, "/v1/tools", key, TOOL)).status_code == 200
+    answers = [await _post(served, "/v1/tools/one/test", key, {"arguments": {}}) for _ in range(2)]
+    assert [one.status_code for one in answers] == [200, 429]
+
+
+@pytest.mark.parametrize("path", ["/v1/tools", "/v1/files", "/v1/tools/a/b/test"])
+async def test_what_calls_nothing_is_not_counted(served: Served, path: str) -> None:
+    key = await served.key(TenantLimits(requests_per_minute=1))
+    answers = [await _post(served, path, key, {}) for _ in range(2)]
+    assert 429 not in [one.status_code for one in answers]
+
+
+async def test_another_key_of_a_service_account_has_its_limits(served: Served) -> None:
+    tenant = await served.tenant_of(await served.key())
+    path = f"/v1/organization/projects/{tenant}/service_accounts"
+    admin = bearer(ADMIN_KEY)
+    account = (await served.client.post(path, json={"name": "ci"}, headers=admin)).json()["id"]
+    body = {"name": "second", "requests_per_minute": 1}
+    key = (await served.client.post(f"{path}/{account}/api_keys", json=body, headers=admin)).json()["value"]
+    answers = [await served.chat(key, model=MODEL) for _ in range(2)]
+    assert [one.status_code for one in answers] == [200, 429]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "organization/audit_logs?after=0-0",
+        "organization/audit_logs?effective_at[gt]=²",
+        f"organization/audit_logs?effective_at[gt]={'9' * 5000}",
+        "admin/ledger?after=0-0",
+    ],
+)
+async def test_a_cursor_or_a_time_that_is_none_is_told(served: Served, query: str) -> None:
+    answer = await served.get(f"/v1/{query}", ADMIN_KEY)
+    assert answer.status_code == 400
