@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+
+from extensions.output import Usage
 
 Effect = Literal["pure", "idempotent", "once", "irreversible"]
 """What a call does to the world: nothing; the same however often; something each time; something for good."""
@@ -73,11 +75,13 @@ class ToolCaller:
         account: Who pays, and whose tools and connections these are.
         salt: Prefix pages are shared only among contexts of the same salt; for tools that are programs.
         run_id: The program's run or the request.
+        note: Told what a tool has used that is a program, when that has ended; None if nobody wants to know.
     """
 
     account: str = ""
     salt: str = ""
     run_id: str = ""
+    note: Callable[[Usage], None] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from extensions.errors import ArgumentsInvalid, ProgramError
-from extensions.programs.request import ProgramOutcome, ProgramRequest
+from extensions.output import Usage
+from extensions.programs.request import ProgramOutcome, ProgramRequest, ProgramUsage
 from extensions.tools.catalog import ToolCaller, ToolResult
 from extensions.tools.errors import ToolArgumentsInvalid, ToolFailed
 from extensions.tools.spec import ToolSpec
@@ -46,11 +47,24 @@ class ScriptTools:
             run = await self._runtime.run_program(
                 program, request, limits=limits, account=caller.account, salt=caller.salt
             )
-            return _as_result(await run.result(), spec.max_output_bytes)
+            try:
+                return _as_result(await run.result(), spec.max_output_bytes)
+            finally:
+                if caller.note is not None:
+                    caller.note(_tokens(run.usage))
         except ArgumentsInvalid as error:
             raise ToolArgumentsInvalid(f"{spec.name}: {error}", error.param) from None
         except ProgramError as error:
             raise ToolFailed(f"{spec.name}: {error}") from None
+
+
+def _tokens(used: ProgramUsage) -> Usage:
+    return Usage(
+        num_prompt_tokens=used.num_prompt_tokens,
+        num_completion_tokens=used.num_completion_tokens,
+        num_cached_tokens=used.num_cached_tokens,
+        kv_kib_ms=used.kv_kib_ms,
+    )
 
 
 def _as_result(outcome: ProgramOutcome, max_bytes: int) -> ToolResult:

@@ -147,7 +147,7 @@ class ProgramStarter:
             payer.require("programs")
         program = await self._finder.find(fields, owner)
         asker = Asker(owner=owner, salt=salt, key_id=key_id_of(payer), program=program.digest)
-        world = self._worlds.world(asker=asker, run_id=run_id, model=given.model)
+        world = self._worlds.world(asker=asker, run_id=run_id, model=given.model, payer=payer)
         run = await self._runtime.run_program(
             program,
             replace(given, args=fields.args, id=run_id, strict_path=fields.strict_path, trace=fields.trace),

@@ -9,6 +9,7 @@ from extensions.tools.catalog import ToolCaller
 from gateway.prefixes.asking import Asker
 from gateway.prefixes.door import ProgramPrefixes
 from gateway.prefixes.service import PrefixService
+from gateway.tenancy.payer import Payer
 from gateway.tools.service import ToolService
 
 
@@ -24,14 +25,16 @@ class WorldMaker:
     tools: ToolService
     prefixes: PrefixService
 
-    def world(self, *, asker: Asker, run_id: str, model: str) -> World:
+    def world(self, *, asker: Asker, run_id: str, model: str, payer: Payer | None = None) -> World:
         """The doors out of one run.
 
         Args:
             asker: Who pays, and whose things they lead to.
             run_id: Of the run.
             model: Name of the model that the request used.
+            payer: Told what tools use that are programs.
         """
-        caller = ToolCaller(account=asker.owner, salt=asker.salt, run_id=run_id)
+        note = None if payer is None else payer.note
+        caller = ToolCaller(account=asker.owner, salt=asker.salt, run_id=run_id, note=note)
         prefixes = ProgramPrefixes(self.prefixes, asker, model) if self.prefixes.is_there else None
         return World(tools=self.tools.catalog(caller), prefixes=prefixes)

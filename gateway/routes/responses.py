@@ -57,8 +57,10 @@ async def create_response(request: Request, services: ServicesDep) -> Response:
     owner = owner_of(request, services)
     if body.background or body.store:
         await services.store.check()
-    prompt = await read_prompt(services, body, owner, num_output_tokens=body.max_output_tokens or 1)
     payer = payer_of(request, services, body.cache_salt)
+    if body.servers:
+        payer.require("tools")
+    prompt = await read_prompt(services, body, owner, num_output_tokens=body.max_output_tokens or 1)
     turn = await _begin(services, body, prompt, program, model=model, payer=payer, key=key_of(request))
     if not body.background:
         return answer_as_stream(turn) if body.stream else json_response(await answer_whole(request, turn))

@@ -16,7 +16,7 @@ from extensions.tools.spec import ToolSpec
 from gateway.openapi import takes
 from gateway.routes.answering import json_response
 from gateway.routes.listing import Limit
-from gateway.routes.owning import owner_of
+from gateway.routes.owning import owner_of, payer_of
 from gateway.routes.reading import readable
 from gateway.schemas.tools_registry import ToolDescription, ToolTestRequest
 from gateway.services import Services, ServicesDep, read_body
@@ -88,7 +88,9 @@ async def test_tool(tool_id: str, request: Request, services: ServicesDep) -> Re
     body = await read_body(request, ToolTestRequest)
     owner = owner_of(request, services)
     entry = await services.tools.registry.look_up(tool_id, owner, "tool_id")
-    caller = ToolCaller(account=owner, run_id=f"test_{uuid.uuid4().hex}")
+    payer = payer_of(request, services, None)
+    run_id = f"test_{uuid.uuid4().hex}"
+    caller = ToolCaller(account=owner, salt=payer.salt, run_id=run_id, note=payer.note)
     work = _test(services, entry.target, body, caller)
     return json_response({"id": tool_id, "object": "tool.test"} | await unless_disconnected(request.receive, work))
 

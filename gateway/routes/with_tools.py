@@ -38,7 +38,8 @@ async def chat_with_tools(request: Request, services: Services, body: ChatReques
     info = await services.engine_info()
     head = Head.new("chatcmpl", model=model, fingerprint=info.fingerprint)
     payer = payer_of(request, services, body.cache_salt)
-    caller = ToolCaller(account=payer.account, salt=payer.salt, run_id=head.id)
+    payer.require("tools")
+    caller = ToolCaller(account=payer.account, salt=payer.salt, run_id=head.id, note=payer.note)
     offers = await services.tools.resolver.by_name(body.server_tools, names_of(body.tools), caller)
     chat = body.model_copy(update={"tools": [*body.tools, *offers.tools()]})
     work = await begin_turn(
@@ -69,7 +70,7 @@ async def begin_response_turn(
         CallInProgress: An approved call has been begun before.
         EngineError: The engine does not take it.
     """
-    caller = ToolCaller(account=payer.account, salt=payer.salt, run_id=response_id)
+    caller = ToolCaller(account=payer.account, salt=payer.salt, run_id=response_id, note=payer.note)
     approved = approved_calls(prompt.input_items, prompt.items, prompt.offers, prompt.work.plan.tool_format)
     await check_not_begun(approved, services.tools.registry.store, payer.account)
     return await begin_turn(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import httpx
 import pytest
@@ -62,6 +63,40 @@ async def test_trying_out_a_tool_counts_as_a_request(served: Served) -> None:
     assert (await _post(served, "/v1/tools", key, TOOL)).status_code == 200
     answers = [await _post(served, "/v1/tools/one/test", key, {"arguments": {}}) for _ in range(2)]
     assert [one.status_code for one in answers] == [200, 429]
+
+
+async def test_what_a_tool_generates_is_counted(served: Served) -> None:
+    key = await served.key()
+    source = """async def main(request, lm):
+    return (await (await lm.context("Hi")).generate(max_tokens=4)).text
+"""
+    await _post(served, "/v1/tools", key, {**TOOL, "script": {"source": source}})
+    answer = await _post(served, "/v1/tools/one/test", key, {"arguments": {}})
+    assert answer.status_code == 200, answer.text
+    await served.tenants.gate.settled()
+    tenant = await served.tenant_of(key)
+    assert served.engine.requests[0].salt == tenant
+    used = await served.get(f"/v1/organization/usage/completions?start_time={int(time.time())}", ADMIN_KEY)
+    results = used.json()["data"][0]["results"]
+    assert results[0]["input_tokens"] > 0
+    assert results[0]["output_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "server_tools": ["one"]}),
+        ("/v1/responses", {"input": "Hi", "tools": [{"type": "mcp", "server_label": "wye"}]}),
+    ],
+)
+async def test_a_key_that_may_chat_may_not_have_tools_called(
+    served: Served, path: str, body: dict[str, object]
+) -> None:
+    key = await served.key(scopes=("inference",))
+    answer = await _post(served, path, key, body)
+    assert answer.status_code == 403
+    assert answer.json()["error"]["code"] == "missing_scope"
+    assert "tools" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/tools", "/v1/files", "/v1/tools/a/b/test"])
