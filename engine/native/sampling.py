@@ -14,6 +14,7 @@ import numpy.typing as npt
 from engine.native.library import native_module, native_status
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 Lanes = npt.NDArray[np.void]
@@ -71,6 +72,7 @@ class NativeSampling:
         self._choose = module.choose_tokens
         self._edit = module.edit_logits
         self._report = module.report_logprobs
+        self._outline = module.outline_rows
         self._vocab_size = vocab_size
         self._team = team
 
@@ -137,6 +139,29 @@ class NativeSampling:
         arrays = (logits, targets, chosen, rank, top_ids, top_logprobs)
         self._report(self._team, self.form, self._vocab_size, num_top, *arrays)
         return chosen, rank, top_ids, top_logprobs
+
+    def outline_rows(self, logits: Floats, places: Longs, num_top: int) -> tuple[Doubles, Doubles, Longs, Floats]:
+        """Likeliest tokens and entropies of some rows.
+
+        Args:
+            logits: [R, V]; NaN and +inf may be replaced.
+            places: [D] rows, rising.
+            num_top: K, at most V.
+
+        Returns:
+            Logarithms of the sums of exp(logit) [D], entropies [D], ids [D, K] and log-probabilities [D, K] of the
+            likeliest.
+
+        Raises:
+            ValueError: Sizes do not fit, or places do not rise or are no rows.
+            MemoryError: There is too little.
+        """
+        num_places = len(places)
+        log_totals, entropies = np.empty(num_places, np.float64), np.empty(num_places, np.float64)
+        top_ids, top_logprobs = np.empty((num_places, num_top), np.int64), np.empty((num_places, num_top), np.float32)
+        arrays = (logits, places, log_totals, entropies, top_ids, top_logprobs)
+        self._outline(self._team, self.form, self._vocab_size, num_top, *arrays)
+        return log_totals, entropies, top_ids, top_logprobs
 
 
 NO_MASKS: Ints = np.empty(0, np.int32)

@@ -165,7 +165,7 @@ class ModelRunner:
             assert readout is not None
             values = logits[one.first : one.last].clone()
             sanitize(values)
-            found[one.lane] = describe(values, [readout] * len(values), self._sampler.gather_logprobs)
+            found[one.lane] = describe(values, range(len(values)), [readout] * len(values), self._sampler.outline)
         return found
 
     def _score_prompts(self, staged: StagedStep, logits: torch.Tensor) -> list[Logprobs]:

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 import torch
 
+from engine.sampling.distribution import Outline
 from engine.sampling.logprobs import Logprobs
 from engine.sampling.masks import LaneMasks
 from engine.sampling.plan import BatchPlan
@@ -48,4 +49,8 @@ class Choice(Protocol):
 
     def gather_logprobs(self, logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Logprobs:
         """Reports tokens and their likeliest alternatives; see `engine.sampling.logprobs.gather_logprobs`."""
+        ...
+
+    def outline(self, logits: torch.Tensor, places: Sequence[int], num_top: int) -> Outline:
+        """Looks at rows of logits; see `engine.sampling.distribution.outline`."""
         ...

@@ -14,7 +14,7 @@ import torch
 from engine.native.sampling import find_native_sampling
 from engine.request import Distribution, Readout
 from engine.sampling.choice import Choice, SampleLane
-from engine.sampling.distribution import describe
+from engine.sampling.distribution import Outline, describe
 from engine.sampling.logprobs import Logprobs, gather_logprobs
 from engine.sampling.masks import LaneMasks
 from engine.sampling.native_choice import NativeChoice
@@ -150,14 +150,26 @@ class Sampler:
         """What some lanes' next tokens are drawn from; to be asked before they are. Waits for the device.
 
         Args:
-            logits: [R, V] float32 on the state's device, not changed.
+            logits: [R, V] float32 on the state's device; NaN and +inf may be replaced in place.
             lanes: One a row of `logits`.
             masks: What some of them may draw; None if all may draw anything.
-            wanted: By place among the lanes, what to give of the distribution.
+            wanted: By place among the lanes, rising, what to give of the distribution.
         """
         places = list(wanted)
-        values = self.process(logits, lanes, masks, places)
-        return dict(zip(places, describe(values, list(wanted.values()), self.gather_logprobs), strict=True))
+        changes = self._plan_for(lanes).changes_logits or masks is not None
+        values = self.process(logits, lanes, masks, places) if changes else logits.contiguous()
+        rows = range(len(places)) if changes else places
+        return dict(zip(places, describe(values, rows, list(wanted.values()), self.outline), strict=True))
+
+    def outline(self, logits: torch.Tensor, places: Sequence[int], num_top: int) -> Outline:
+        """Looks at rows of logits. Waits for the device.
+
+        Args:
+            logits: [R, V] float32; NaN and +inf may be replaced in place.
+            places: D of the rows, rising.
+            num_top: K, 1 to V.
+        """
+        return self._choice.outline(logits, places, num_top)
 
     def gather_logprobs(self, logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Logprobs:
         """Reports tokens and their likeliest alternatives. Waits for nothing on an accelerator.

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from engine.sampling.choice import SampleLane
+from engine.sampling.distribution import Outline, outline
 from engine.sampling.draw import TokenDraw, first_argmax
 from engine.sampling.logprobs import Logprobs, gather_logprobs
 from engine.sampling.masks import LaneMasks
@@ -52,6 +53,10 @@ class TorchChoice:
     def gather_logprobs(self, logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Logprobs:
         """See `engine.sampling.logprobs.gather_logprobs`."""
         return gather_logprobs(logits, targets, num_top)
+
+    def outline(self, logits: torch.Tensor, places: Sequence[int], num_top: int) -> Outline:
+        """See `engine.sampling.distribution.outline`."""
+        return outline(logits, places, num_top)
 
     def _plan_for(self, plan: BatchPlan) -> TorchPlan:
         if self._plan is None or self._plan.batch is not plan:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.native.sampling import LANE, NO_MASKS, Memory
-from engine.sampling import logprobs
+from engine.sampling import distribution, logprobs
 from engine.sampling.params import SamplingParams
 from engine.sampling.plan import make_plan
 from engine.sampling.processors import apply_penalties, sanitize
@@ -114,6 +114,72 @@ def test_log_probabilities_do_not_depend_on_form_or_team() -> None:
     for other in found[1:]:
         for one, same in zip(found[0], other, strict=True):
             np.testing.assert_array_equal(one, same)
+
+
+@pytest.mark.parametrize("form", NATIVE_FORMS)
+@settings(max_examples=150)
+@given(
+    size=st.sampled_from([1, 2, 9, 64, 130, 3000]),
+    num_top=st.sampled_from([1, 5, 64, 2000]),
+    num_rows=st.integers(1, 4),
+    scale=st.sampled_from([0.1, 4.0, 20.0]),
+    seed=st.integers(0, 2**32),
+    broken=st.sets(st.sampled_from([-np.inf, np.nan, np.inf])),
+    share=st.sampled_from([0.01, 0.5, 1.0]),
+)
+def test_outlines_of_rows_are_those_of_torch(
+    form: str, size: int, num_top: int, num_rows: int, scale: float, seed: int, broken: set[float], share: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    logits = (rng.standard_normal((num_rows, size)) * scale).astype(np.float32)
+    for value in broken:
+        logits[rng.random(logits.shape) < share] = value
+    places = [place for place in range(num_rows) if rng.random() < 0.7]
+    expected = distribution.outline(torch.from_numpy(logits.copy()), places, min(num_top, size))
+    log_totals, entropies, top_ids, top_logprobs = sampling(form, size).outline_rows(
+        logits, np.array(places, np.int64), min(num_top, size)
+    )
+    assert top_ids.tolist() == expected.top_ids.tolist()
+    if np.inf not in broken:  # beside a large number float32 keeps no logarithm
+        possible = np.isfinite(expected.log_totals)
+        np.testing.assert_allclose(log_totals[possible], expected.log_totals[possible], atol=3e-5, rtol=1e-6)
+        assert not log_totals[~possible].any()
+        np.testing.assert_allclose(entropies, expected.entropies, atol=3e-5, rtol=3e-5)
+        np.testing.assert_allclose(top_logprobs, expected.top_logprobs, atol=3e-5, rtol=1e-6)
+
+
+def test_outlines_do_not_depend_on_form_team_or_neighbours() -> None:
+    logits = (np.random.default_rng(0).standard_normal((40, 20_000)) * 4).astype(np.float32)
+    places = np.arange(40)
+    found = [
+        sampling(form, 20_000, num_threads).outline_rows(logits.copy(), places, 5)
+        for form in NATIVE_FORMS
+        for num_threads in (0, 3)
+    ]
+    alone = [sampling(NATIVE_FORMS[0], 20_000).outline_rows(logits.copy(), places[[at]], 5) for at in range(40)]
+    joined = [np.concatenate(parts) for parts in zip(*alone, strict=True)]
+    for other in (*found[1:], joined):
+        for one, same in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, same)
+
+
+def test_what_cannot_be_drawn_adds_nothing_to_an_entropy() -> None:
+    logits = np.array([[0.0, 0.0, -np.inf, -1e9, np.nan], [-np.inf] * 5], np.float32)
+    log_totals, entropies, top_ids, _ = sampling(NATIVE_FORMS[0], 5).outline_rows(logits, np.arange(2), 3)
+    np.testing.assert_allclose(entropies, [np.log(2), 0.0], atol=1e-6)
+    np.testing.assert_allclose(log_totals, [np.log(2), 0.0], atol=1e-6)
+    assert top_ids.tolist() == [[0, 1, 3], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("places", [[-1], [2], [0, 0], [1, 0], [2**62]])
+def test_places_that_are_no_rows_or_do_not_rise_are_refused(places: list[int]) -> None:
+    with pytest.raises(ValueError, match="place"):
+        sampling(NATIVE_FORMS[0], 40).outline_rows(np.ones((2, 40), np.float32), np.array(places, np.int64), 2)
+
+
+def test_an_outline_of_more_tokens_than_there_are_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_top"):
+        sampling(NATIVE_FORMS[0], 40).outline_rows(np.ones((1, 40), np.float32), np.array([0]), 41)
 
 
 def good_call() -> dict[str, Any]:

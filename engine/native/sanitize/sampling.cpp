@@ -220,6 +220,41 @@ void check_report(Random& random, const SamplingForm& form, Team* team) {
   }
 }
 
+void check_outline(Random& random, const SamplingForm& form, Team* team) {
+  Bench bench(random);
+  const int64_t size = bench.vocab_size, num_top = random.between(0, int(std::min<int64_t>(size, 12)));
+  std::vector<int64_t> places;
+  for (int64_t i = 0; i < bench.num_lanes; ++i) {
+    if (random.chance(0.7)) places.push_back(i);
+  }
+  const int64_t num_places = places.size();
+  std::vector<int64_t> top_ids(num_places * num_top);
+  std::vector<float> top_logprobs(num_places * num_top);
+  std::vector<double> log_totals(num_places), entropies(num_places);
+  for (float& logit : bench.logits) logit = std::isinf(logit) ? logit : std::clamp(sane(logit), -1e9f, 1e9f);
+  outline_rows(team, form, {bench.logits.data(), places.data(), num_places, size, num_top, log_totals.data(),
+                            entropies.data(), top_ids.data(), top_logprobs.data()});
+  for (int64_t i = 0; i < num_places; ++i) {
+    const float* values = bench.logits.data() + places[i] * size;
+    const std::vector<float> row(values, values + size);
+    const std::vector<int64_t> order = in_order(row);
+    for (int64_t k = 0; k < num_top; ++k) {
+      check(top_ids[i * num_top + k] == order[k], "the likeliest tokens of an outline are others");
+    }
+    const float greatest = row[order[0]];
+    double total = 0, weighted = 0;
+    for (float value : row) {
+      const double weight = std::exp(double(value) - greatest);
+      total += weight;
+      if (weight > 0) weighted += weight * (double(value) - greatest);
+    }
+    const bool possible = greatest > -INFINITY;
+    const double expected = possible ? std::log(total) - weighted / total : 0;
+    check(std::fabs(entropies[i] - expected) <= 1e-4 * std::max(1.0, expected), "an entropy is wrong");
+    check(possible || log_totals[i] == 0, "the total of nothing is told as 0");
+  }
+}
+
 }  // namespace
 
 void check_sampling(double seconds) {
@@ -234,6 +269,7 @@ void check_sampling(double seconds) {
       Bench bench(random);
       check_choice(bench, *form, helper, random.chance(0.5));
       check_report(random, *form, helper);
+      check_outline(random, *form, helper);
     }
   }
 }

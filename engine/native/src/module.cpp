@@ -385,10 +385,9 @@ PyMethodDef kMethods[] = {
     {"new_stepper", new_stepper, METH_VARARGS, "Joins a model with pages of K and V."},
     {"step", step, METH_VARARGS, "Runs one step: writes K, V, logits and hidden states."},
     {"choose_tokens", choose_tokens, METH_VARARGS, "Chooses a token for each row of logits."},
-    {"edit_logits", edit_logits, METH_VARARGS, "Applies penalties, biases and bans to logits."},
-    {"report_logprobs", report_logprobs, METH_VARARGS, "Reports log-probabilities of chosen and likeliest tokens."},
     {"edit_logits", edit_logits, METH_VARARGS, "Makes logits finite or -inf and applies penalties."},
-    {"report_logprobs", report_logprobs, METH_VARARGS, "Log-probabilities of tokens and of the likeliest."},
+    {"report_logprobs", report_logprobs, METH_VARARGS, "Reports log-probabilities of chosen and likeliest tokens."},
+    {"outline_rows", outline_rows, METH_VARARGS, "Likeliest tokens and entropies of some rows of logits."},
     {nullptr, nullptr, 0, nullptr},
 };
 

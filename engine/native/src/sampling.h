@@ -72,4 +72,18 @@ struct Report {
 // Throws std::bad_alloc.
 void report_logprobs(Team* team, const SamplingForm& form, const Report& report);
 
+// The distributions of D of R rows.
+struct Outline {
+  float* logits;          // [R][V]; +inf and NaN may be replaced
+  const int64_t* places;  // [D] rows
+  int64_t num_places, vocab_size, num_top;
+  double* log_totals;     // [D], logarithm of the sum of exp(logit); 0 where nothing is possible
+  double* entropies;      // [D], in nats; 0 where nothing is possible
+  int64_t* top_ids;       // [D][K], likeliest first; of equals the lower id comes first
+  float* top_logprobs;    // [D][K]
+};
+
+// Throws std::bad_alloc.
+void outline_rows(Team* team, const SamplingForm& form, const Outline& outline);
+
 }  // namespace wye

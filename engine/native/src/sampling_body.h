@@ -6,6 +6,7 @@
 namespace {
 
 using wye::Best;
+using wye::Moments;
 using wye::NoiseKey;
 using wye::TokenList;
 
@@ -95,6 +96,18 @@ double sum_exp(const float* row, int64_t size, float greatest, float scale) {
     sums = add(sums, exponential((values - all(greatest)) * all(scale)));
   });
   return total(sums);
+}
+
+Moments moments(const float* row, int64_t size, float greatest) {
+  Doubles sums = no_doubles(), weighted = no_doubles();
+  each(row, size, [&](int64_t, Floats values) {
+    // Bounded before it is a factor too: nothing times -inf is no number.
+    Floats below = larger(values - all(greatest), all(-87.0f));
+    Floats weights = exponential(below);
+    sums = add(sums, weights);
+    weighted = add(weighted, weights * below);
+  });
+  return {total(sums), total(weighted)};
 }
 
 void list_from(const float* row, int64_t size, const float* peaks, float least, TokenList& list) {
@@ -197,7 +210,8 @@ bool is_sane(const float* row, int64_t size) {
 }
 
 constexpr wye::SamplingForm form_named(const char* name) {
-  return {name, greatest, peaks, count_from, count_above, sum_exp, list_from, keep_before, draw, mask, is_sane};
+  return {name,    greatest,  peaks,       count_from, count_above, sum_exp,
+          moments, list_from, keep_before, draw,       mask,        is_sane};
 }
 
 }  // namespace

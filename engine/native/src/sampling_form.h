@@ -30,6 +30,12 @@ struct TokenList {
   int64_t size;
 };
 
+// Sums over a row, with x = value - greatest of the row.
+struct Moments {
+  double total;     // of exp(x)
+  double weighted;  // of exp(x) x
+};
+
 struct SamplingForm {
   const char* name;
 
@@ -44,6 +50,9 @@ struct SamplingForm {
 
   // Sum of exp((value - greatest) * scale), with no value above `greatest`; terms below 1e-37 may be off by as much.
   double (*sum_exp)(const float* row, int64_t size, float greatest, float scale);
+
+  // No value is above `greatest`, which is finite; terms below 1e-35 may be off by as much.
+  Moments (*moments)(const float* row, int64_t size, float greatest);
 
   // Lists the tokens with at least `least`, by rising id.
   void (*list_from)(const float* row, int64_t size, const float* peaks, float least, TokenList& list);

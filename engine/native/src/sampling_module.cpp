@@ -217,4 +217,47 @@ PyObject* report_logprobs(PyObject*, PyObject* args) {
   return answer(prepare, [&] { report_logprobs(team, *form, report); });
 }
 
+PyObject* outline_rows(PyObject*, PyObject* args) {
+  PyObject* team_object;
+  const char* form_name;
+  Py_ssize_t vocab_size, num_top;
+  Buffer logits, places, log_totals, entropies, top_ids, top_logprobs;
+  if (!PyArg_ParseTuple(args, "Osnnw*y*w*w*w*w*:outline_rows", &team_object, &form_name, &vocab_size, &num_top,
+                        logits.view(), places.view(), log_totals.view(), entropies.view(), top_ids.view(),
+                        top_logprobs.view())) {
+    return nullptr;
+  }
+  Team* team = nullptr;
+  const SamplingForm* form = nullptr;
+  Outline outline{};
+  auto prepare = [&] {
+    team = team_of(team_object);
+    form = &form_of(form_name);
+    check(vocab_size >= 1 && vocab_size <= INT32_MAX - kListPadding, "vocab_size is out of range");
+    check(num_top >= 0 && num_top <= vocab_size, "num_top must be between 0 and the vocabulary's size");
+    int64_t num_places = places.bytes() / 8;
+    outline.logits = logits.numbers<float>("logits", vocab_size);
+    outline.places = places.numbers<const int64_t>("places");
+    outline.num_places = num_places;
+    outline.vocab_size = vocab_size;
+    outline.num_top = num_top;
+    outline.log_totals = log_totals.numbers<double>("log_totals");
+    outline.entropies = entropies.numbers<double>("entropies");
+    outline.top_ids = top_ids.numbers<int64_t>("top_ids");
+    outline.top_logprobs = top_logprobs.numbers<float>("top_logprobs");
+    int64_t num_rows = logits.bytes() / (4 * vocab_size);
+    check(num_places <= kMostRows, "there are too many places");
+    check(log_totals.bytes() == num_places * 8 && entropies.bytes() == num_places * 8,
+          "log_totals and entropies must have a number for each place");
+    check(top_ids.bytes() == num_places * num_top * 8 && top_logprobs.bytes() == num_places * num_top * 4,
+          "top_ids and top_logprobs must have num_top numbers for each place");
+    for (int64_t i = 0; i < num_places; ++i) {
+      // Rising, so that no row is worked on twice at once.
+      check(outline.places[i] >= 0 && outline.places[i] < num_rows, "a place is outside logits");
+      check(i == 0 || outline.places[i - 1] < outline.places[i], "places must rise");
+    }
+  };
+  return answer(prepare, [&] { outline_rows(team, *form, outline); });
+}
+
 }  // namespace wye
