@@ -30,6 +30,8 @@ router = APIRouter()
 async def register_tool(request: Request, services: ServicesDep) -> Response:
     """Registers a tool or an MCP server, in place of an own one of the same name. Secrets are never shown again."""
     body = await read_body(request, ToolDescription)
+    if body.script is not None:
+        payer_of(request, services, None).require("programs")
     description = body.model_dump(exclude_none=True, exclude_unset=True)
     source = (body.script or {}).get("source")
     if isinstance(source, str) and source.strip():

@@ -119,7 +119,8 @@ def _tenant_fields(entry: TenantEntry, place: int) -> Record:
 
 
 def _key_fields(entry: KeyEntry, tenant_id: str) -> Record:
-    scopes = scopes_text(() if entry.scopes in ("", ALL_SCOPES) else entry.scopes.split()) if tenant_id else ""
+    # What has no scope by mistake must not become a key that may do all.
+    scopes = scopes_text(() if entry.scopes in ("", ALL_SCOPES) else entry.scopes.split(" ")) if tenant_id else ""
     return {
         "hash": entry.hash,
         "tail": entry.tail,

@@ -59,10 +59,26 @@ async def test_lines_of_a_batch_may_do_what_the_key_may_that_made_it(
 
 
 async def test_trying_out_a_tool_counts_as_a_request(served: Served) -> None:
-    key = await served.key(TenantLimits(requests_per_minute=1), scopes=("tools",))
+    key = await served.key(TenantLimits(requests_per_minute=1), scopes=("tools", "programs"))
     assert (await _post(served, "/v1/tools", key, TOOL)).status_code == 200
     answers = [await _post(served, "/v1/tools/one/test", key, {"arguments": {}}) for _ in range(2)]
     assert [one.status_code for one in answers] == [200, 429]
+
+
+async def test_a_key_that_may_register_tools_may_not_register_programs_as_such(served: Served) -> None:
+    key = await served.key(scopes=("tools",))
+    answer = await _post(served, "/v1/tools", key, TOOL)
+    assert answer.status_code == 403
+    assert "programs" in answer.json()["error"]["message"]
+
+
+async def test_a_blank_scope_in_a_file_is_refused(served: Served) -> None:
+    key = await served.key(scopes=("models",))
+    file = (await served.get("/v1/admin/export", ADMIN_KEY)).json()
+    file["tenants"][0]["keys"][0]["scopes"] = " "
+    answer = await served.client.post("/v1/admin/import", json=file, headers=bearer(ADMIN_KEY))
+    assert answer.status_code == 400
+    assert (await served.chat(key.value)).status_code == 403
 
 
 async def test_what_a_tool_generates_is_counted(served: Served) -> None:
