@@ -49,7 +49,7 @@ _GAUGES = (
     ("wye_kv_cached_pages", "Pages that only the prefix cache holds.", "num_cached_pages"),
     ("wye_kv_host_pages", "Pages of host memory that hold KV.", "num_host_pages"),
     ("wye_kv_contexts", "Contexts that programs hold.", "num_contexts"),
-    ("wye_kv_leases", "Those of them that somebody wishes to keep.", "num_leases"),
+    ("wye_kv_leases", "Contexts whose KV somebody wishes to keep.", "num_leases"),
 )
 _COUNTERS = (
     ("wye_engine_steps", "Steps run.", "num_steps"),

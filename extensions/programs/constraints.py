@@ -36,12 +36,17 @@ def spec_of(constrain: object) -> ConstraintSpec | None:
     if isinstance(constrain, ScriptConstraint):
         return constrain.spec
     if not isinstance(constrain, Mapping) or len(constrain) != 1:
-        kinds = ", ".join(_KINDS)
-        raise fault("constraint_invalid", f"a constraint is a dict with one of the keys {kinds}, or a Constraint")
+        message = f"a constraint is a dict with one of the keys {_names()}, or a Constraint"
+        raise fault("constraint_invalid", message)
     kind, value = next(iter(constrain.items()))
     if kind not in _KINDS:
-        raise fault("constraint_invalid", f"there is no constraint {kind!r}; there are {', '.join(_KINDS)}")
+        raise fault("constraint_invalid", f"there is no constraint {kind!r}; there are {_names()}")
     return _KINDS[kind](value)
+
+
+def _names() -> str:
+    # The last one is read where the tools are known, in `tool_constraint`.
+    return ", ".join((*_KINDS, "tools"))
 
 
 def _json_schema(value: object) -> ConstraintSpec:

@@ -40,7 +40,7 @@ class ConsoleReporter:
             url=url,
             model=self._settings.model_names[0],
             num_workers=self._settings.workers,
-            needs_key=bool(self._settings.api_keys),
+            needs_key=bool(self._settings.api_keys or self._settings.admin_key),
             info=info,
             took_s=took_s,
         )

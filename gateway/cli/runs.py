@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from gateway.cli.admin_client import show_table
 from gateway.cli.console import messages, output, print_error, print_json
 from gateway.cli.exits import Exit
 from gateway.cli.options import JsonOption
@@ -61,15 +62,13 @@ def list_runs(
     if not found:
         messages().print("no runs")
         return
-    from rich.table import Table
-
-    table = Table("run", "status", "program", "begun", "seconds", box=None, pad_edge=False)
+    rows = []
     for run in found:
         program = run["program"]["name"] or run["program"]["digest"][:19]
         usage = run["usage"] or {}
-        seconds = f"{usage['wall_s']:.1f}" if "wall_s" in usage else ""
-        table.add_row(run["id"], run["status"], program, _time(run["created_at"]), seconds)
-    output().print(table, soft_wrap=True)
+        seconds = f"{usage['wall_s']:.1f}" if "wall_s" in usage else None
+        rows.append((run["id"], run["status"], program, _time(run["created_at"]), seconds))
+    show_table(("run", "status", "program", "begun", "seconds"), rows)
 
 
 @app.command()

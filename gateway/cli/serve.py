@@ -79,6 +79,14 @@ def _size(text: str) -> int:
 _ENGINE = "Engine"
 _GATEWAY = "Gateway"
 _MODELS = "Models"
+_OPTIONS = {
+    "adapters": "--adapter",
+    "api_keys": "--api-key",
+    "cors_origins": "--cors-origin",
+    "drain_s": "--drain",
+    "model_names": "--served-model-name",
+}
+"""Options that are not called as their settings are."""
 
 
 def serve(
@@ -287,8 +295,9 @@ def _settings(**given: Any) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0]) if first["loc"] else "settings"
-        option = f"--{field.replace('_', '-')}" if given.get(field) is not None else f"WYE_{field.upper()}"
-        raise typer.BadParameter(f"{option}: {first['msg']}") from None
+        option = _OPTIONS.get(field, f"--{field.replace('_', '-')}")
+        named = option if given.get(field) is not None else f"WYE_{field.upper()}"
+        raise typer.BadParameter(f"{named}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
 def _check_tools(settings: Settings) -> None:

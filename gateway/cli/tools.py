@@ -217,9 +217,10 @@ def _headers(given: list[str] | None) -> dict[str, str]:
             raise typer.BadParameter("a header is NAME=VALUE", param_hint="--header")
         if value.startswith("env:"):
             # So that a secret need not stand in the history of a shell.
-            value = os.environ.get(value.removeprefix("env:"), "")
+            variable = value.removeprefix("env:")
+            value = os.environ.get(variable, "")
             if not value:
-                raise typer.BadParameter(f"{name}: the environment has no such variable", param_hint="--header")
+                raise typer.BadParameter(f"{name}: the environment has no {variable!r}", param_hint="--header")
         found[name] = value
     return found
 

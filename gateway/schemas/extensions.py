@@ -38,7 +38,7 @@ class ExtensionFields(WireModel):
     @model_validator(mode="after")
     def _check_program(self) -> Self:
         if sum(one is not None for one in (self.source, self.name, self.sampler)) != 1:
-            raise PydanticCustomError("exclusive", "it needs one of 'source', 'name' and 'sampler'", {})
+            raise PydanticCustomError("exclusive", "it needs exactly one of 'source', 'name' and 'sampler'", {})
         if self.sampler is not None and (self.limits or self.strict_path == "fused"):
             raise PydanticCustomError("exclusive", "'sampler' has no limits, and runs on the device lane", {})
         if self.sampler is not None and self.detached:

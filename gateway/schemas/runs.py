@@ -51,7 +51,7 @@ class RunRequest(WireModel):
     @model_validator(mode="after")
     def _check_program(self) -> Self:
         if (self.source is None) == (self.name is None):
-            raise PydanticCustomError("exclusive", "it needs one of 'source' and 'name'", {})
+            raise PydanticCustomError("exclusive", "it needs exactly one of 'source' and 'name'", {})
         return self
 
     @property

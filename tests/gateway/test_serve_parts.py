@@ -16,10 +16,12 @@ from msgspec import structs
 
 from gateway.banner import Banner
 from gateway.children import describe_exit
+from gateway.cli.reporter import ConsoleReporter
 from gateway.failures import AddressUnavailable
 from gateway.listening import bind_socket, listen, url_of
 from gateway.restarts import RestartPolicy, Restarts
 from gateway.rundir import run_directory
+from gateway.settings import Settings
 from gateway.signals import SignalInbox
 from tests.gateway.serving.harness import INFO
 
@@ -137,3 +139,10 @@ def test_the_banner_names_no_key_but_where_to_put_it() -> None:
     assert "$WYE_KEY" in banner().curl()
     assert 'os.environ["WYE_KEY"]' in banner().python()
     assert "WYE_KEY" not in banner(needs_key=False).text()
+
+
+def test_the_banner_asks_for_a_key_where_there_are_tenants_only(capsys: pytest.CaptureFixture[str]) -> None:
+    for settings, access in ((Settings(), "no API key required"), (Settings(admin_key="k" * 16), "API key required")):
+        reporter = ConsoleReporter(settings.model_copy(update={"model_names": ("m",)}))
+        reporter.ready("http://127.0.0.1:8000", INFO, 1.0)
+        assert f"  Access   {access}\n" in capsys.readouterr().out

@@ -90,6 +90,8 @@ def test_a_taken_port_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
         (["x"], {"WYE_WEIGHTS": "int3"}, 2, "weights"),
         (["x", "--workers", "0"], {}, 2, "workers"),
         (["x"], {"WYE_MAX_BODY_BYTES": "few"}, 2, "WYE_MAX_BODY_BYTES"),
+        (["x", "--adapter", "poet"], {}, 2, "--adapter: 'poet' is no adapter"),
+        (["x"], {"WYE_ADMIN_KEY": "short"}, 2, "WYE_ADMIN_KEY: it must have at least 16"),
         (["x", "--host", "no.such.host.invalid"], {}, 7, "no address of this machine"),
     ],
 )

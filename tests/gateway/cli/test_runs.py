@@ -33,7 +33,7 @@ def server(engine: ScriptedEngine, model: TextModel, redis_url: str) -> Iterator
 
 
 def runs(server: RunningServer, *args: str, key: str = "key", text: str = "") -> Result:
-    environment = {"NO_COLOR": "1", "OPENAI_API_KEY": key, "WYE_URL": server.url, "COLUMNS": "200"}
+    environment = {"NO_COLOR": "1", "OPENAI_API_KEY": key, "WYE_URL": server.url, "COLUMNS": "80"}
     return CliRunner(env=environment).invoke(app, ["runs", *args], input=text)
 
 

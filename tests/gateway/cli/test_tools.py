@@ -71,6 +71,7 @@ def test_a_secret_is_taken_from_the_environment_and_shown_to_nobody(server: Runn
     assert "s3cret" not in made.stdout + tools(server, "list", "--json").stdout
     missing = tools(server, "add", "x", "--http", "https://a.example/", "--header", "A=env:NOT_THERE")
     assert missing.returncode == Exit.USAGE
+    assert "no 'NOT_THERE'" in missing.stderr
 
 
 def test_a_file_adds_all_that_it_describes(server: RunningServer, tmp_path: Path) -> None:
