@@ -142,9 +142,11 @@ class ProgramRunner:
     Args:
         vocab_size: V.
         device: Where the logits lie.
+        team: Threads for native passes, see `engine.native.passes`.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, vocab_size: int, device: torch.device, team: object | None = None) -> None:
+        self._team = team
         self._vocab_size = vocab_size
         self._device = device
         self._compiled: dict[tuple[object, ...], TorchProgram] = {}
@@ -192,7 +194,7 @@ class ProgramRunner:
     def _ready(self, kind: tuple[object, ...], bound: BoundProgram) -> TorchProgram:
         found = self._compiled.pop(kind, None)
         if found is None:
-            found = TorchProgram(bound.graph, self._vocab_size, self._device)
+            found = TorchProgram(bound.graph, self._vocab_size, self._device, team=self._team)
             while len(self._compiled) >= MAX_COMPILED:
                 del self._compiled[next(iter(self._compiled))]
         self._compiled[kind] = found  # last: used most recently

@@ -16,10 +16,14 @@ _MASK32 = 0xFFFFFFFF
 
 
 class Draws:
-    """Random numbers and draws for one vocabulary on one device."""
+    """Random numbers and draws for one vocabulary on one device.
+
+    Attributes:
+        hashes: [V] int32, of every token.
+    """
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
-        self._hashes = token_hashes(vocab_size, device)
+        self.hashes = token_hashes(vocab_size, device)
         self._zero_hash = token_hashes(1, device)
         self._tokens = TokenDraw(vocab_size, device)
         self._vocab_size = vocab_size
@@ -58,11 +62,11 @@ class Draws:
         finite = finite.expand(len(keys), -1).contiguous()
         if finite.shape[1] == self._vocab_size:
             return self._tokens.draw(finite, finite.new_ones(len(keys)), keys)[:, None]
-        noise = gumbel(self._filled(self._hashes[: finite.shape[1]], keys))
+        noise = gumbel(self._filled(self.hashes[: finite.shape[1]], keys))
         return noise.add_(finite).argmax(dim=-1, keepdim=True)
 
     def _noise(self, keys: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
-        return self._filled(self._hashes if index is None else _hashes_of(index), keys)
+        return self._filled(self.hashes if index is None else _hashes_of(index), keys)
 
     def _filled(self, hashes: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         shape = (len(keys), hashes.shape[-1])

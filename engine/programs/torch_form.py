@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from engine.native.passes import find_native_passes
 from engine.programs import torch_operations as operations
+from engine.programs.fused import FusedPass, Group, arrange
 from engine.programs.graph import Graph, Node
 from engine.programs.torch_draws import Draws
 from engine.programs.types import HISTORY, VOCAB, Kind, Type, common_kind
@@ -62,14 +64,15 @@ class BatchResult:
 
 
 _Compute = Callable[[BatchValues, Sequence[torch.Tensor]], torch.Tensor]
+_ComputeAll = Callable[[BatchValues, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Instruction:
-    """One node: how to compute it, of which others, and which of those nobody needs afterwards."""
+    """Nodes: how to compute them, of which others, and which of all those nobody needs afterwards."""
 
-    index: int
-    compute: _Compute
+    made: tuple[int, ...]
+    compute: _ComputeAll
     args: tuple[int, ...]
     spent: tuple[int, ...]
 
@@ -81,17 +84,29 @@ class TorchProgram:
         graph: The program.
         vocab_size: V.
         device: Where everything lies.
+        team: Threads for native passes, see `engine.native.passes`.
+        native: Compute in native passes what they can, where the device has them.
 
     Attributes:
         can_defer: The program ends with the draw of a plain sampler, on which nothing else depends: whoever has a
             quicker way to draw can do that himself.
     """
 
-    def __init__(self, graph: Graph, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        vocab_size: int,
+        device: torch.device,
+        *,
+        team: object | None = None,
+        native: bool = True,
+    ) -> None:
         self._graph = graph
         self._device = device
         self._vocab = torch.arange(vocab_size, dtype=torch.int64, device=device)[None]
         self._draws = Draws(vocab_size, device)
+        has_passes = native and device.type == "cpu"
+        self._native = find_native_passes(self._draws.hashes.numpy(), team) if has_passes else None
         others = (*graph.updates.values(), *graph.probes.values())
         self._plan = self._ready((graph.token, *others))
         token = graph.nodes[graph.token]
@@ -147,16 +162,30 @@ class TorchProgram:
             if at not in needed:
                 needed.add(at)
                 todo += nodes[at].args
-        last_use = {arg: at for at in sorted(needed) for arg in nodes[at].args}
+        ordered = sorted(needed)
+        order = ordered if self._native is None else arrange(self._graph, ordered, outputs)
+        parts = [self._part(one) for one in order]
+        last_use = {at: place for place, (made, _, args) in enumerate(parts) for at in (*made, *args)}
         return [
             _Instruction(
-                at,
-                self._form(nodes[at]),
-                nodes[at].args,
-                tuple(arg for arg in set(nodes[at].args) if last_use[arg] == at and arg not in outputs),
+                made,
+                compute,
+                args,
+                tuple(at for at in {*made, *args} if last_use[at] == place and at not in outputs),
             )
-            for at in sorted(needed)
+            for place, (made, compute, args) in enumerate(parts)
         ]
+
+    def _part(self, one: int | Group) -> tuple[tuple[int, ...], _ComputeAll, tuple[int, ...]]:
+        """What is made, how, and of what."""
+        if isinstance(one, Group):
+            assert self._native is not None
+            fused = FusedPass(self._graph, one, self._native, self._draws)
+            width = self._vocab.shape[1]
+            return one.outputs, lambda _, args: fused.run(args, width), one.args
+        node = self._graph.nodes[one]
+        form = self._form(node)
+        return (one,), lambda values, args: (form(values, args),), node.args
 
     def _form(self, node: Node) -> _Compute:
         """How a node is computed; what can be decided before the step is decided here."""
@@ -242,7 +271,8 @@ class TorchProgram:
 def _evaluate(plan: Sequence[_Instruction], values: BatchValues) -> dict[int, torch.Tensor]:
     found: dict[int, torch.Tensor] = {}
     for instruction in plan:
-        found[instruction.index] = instruction.compute(values, [found[arg] for arg in instruction.args])
+        made = instruction.compute(values, [found[arg] for arg in instruction.args])
+        found.update(zip(instruction.made, made, strict=True))
         for index in instruction.spent:
             del found[index]
     return found

@@ -46,11 +46,12 @@ class ProgramRows:
 
     Args:
         state: Of the rows.
+        team: Threads of the native step, if it is used.
     """
 
-    def __init__(self, state: SamplerState) -> None:
+    def __init__(self, state: SamplerState, team: object | None = None) -> None:
         self._state = state
-        self._runner = ProgramRunner(state.vocab_size, state.device)
+        self._runner = ProgramRunner(state.vocab_size, state.device, team)
         self._sessions: dict[int, ProgramSession] = {}
         self._lanes: dict[int, int] = {}
         self._probes: _Probes = []

@@ -61,7 +61,7 @@ class ModelRunner:
         self._host = host
         self._state = state
         self._sampler = Sampler(state, team=team)
-        self._programs = ProgramRows(state)
+        self._programs = ProgramRows(state, team)
         self._stager = InputStager(storage, state.last_tokens, model.config.hidden_size)
         self._thread = DeviceThread(num_threads)
 

@@ -388,6 +388,7 @@ PyMethodDef kMethods[] = {
     {"edit_logits", edit_logits, METH_VARARGS, "Makes logits finite or -inf and applies penalties."},
     {"report_logprobs", report_logprobs, METH_VARARGS, "Reports log-probabilities of chosen and likeliest tokens."},
     {"outline_rows", outline_rows, METH_VARARGS, "Likeliest tokens and entropies of some rows of logits."},
+    {"run_pass", run_pass, METH_VARARGS, "Several operations on rows of numbers, element by element."},
     {nullptr, nullptr, 0, nullptr},
 };
 

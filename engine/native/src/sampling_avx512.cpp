@@ -86,6 +86,7 @@ inline void append(wye::TokenList& list, Floats values, Ints ids, uint32_t wante
 
 }  // namespace
 
+#include "passes_body.h"
 #include "sampling_body.h"
 
 namespace wye {

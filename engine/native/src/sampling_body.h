@@ -211,7 +211,7 @@ bool is_sane(const float* row, int64_t size) {
 
 constexpr wye::SamplingForm form_named(const char* name) {
   return {name,    greatest,  peaks,       count_from, count_above, sum_exp,
-          moments, list_from, keep_before, draw,       mask,        is_sane};
+          moments, list_from, keep_before, draw,       mask,        is_sane, pass};
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "passes.h"
+
 namespace wye {
 
 constexpr int64_t kPeakBlock = 64;    // tokens under one peak
@@ -69,6 +71,9 @@ struct SamplingForm {
 
   // Whether no value is NaN or +inf.
   bool (*is_sane)(const float* row, int64_t size);
+
+  // Operations of device programs.
+  PassForm pass;
 };
 
 constexpr float kBanned = -1e9f;  // far below any logit, yet finite after every later step

@@ -2,9 +2,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "sampling.h"
 #include "team.h"
@@ -258,6 +260,114 @@ PyObject* outline_rows(PyObject*, PyObject* args) {
     }
   };
   return answer(prepare, [&] { outline_rows(team, *form, outline); });
+}
+
+namespace {
+
+// What a pass is made of, as Python gives it.
+struct PassArguments {
+  PyObject* team_object = nullptr;
+  const char* form_name = nullptr;
+  Py_ssize_t size = 0, num_rows = 0;
+  Buffer steps, scalars, keys, hashes;
+  PyObject *vectors = nullptr, *outputs = nullptr;
+  std::vector<std::unique_ptr<Buffer>> held;
+  Team* team = nullptr;
+  const SamplingForm* form = nullptr;
+  Pass pass;
+
+  static void* data_of(const Buffer& buffer, bool is_bool, const char* name) {
+    if (is_bool) return buffer.numbers<uint8_t>(name);
+    return buffer.numbers<float>(name);
+  }
+
+  // A buffer held to the end. False leaves Python's own error.
+  bool take(PyObject* array, bool is_writable, Buffer** found) {
+    held.push_back(std::make_unique<Buffer>());
+    *found = held.back().get();
+    return PyObject_GetBuffer(array, (*found)->view(), is_writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) == 0;
+  }
+
+  // Vectors (array, is_bool) and outputs (step, array, is_bool). As `take`; also throws std::invalid_argument.
+  bool take_all() {
+    check(PyTuple_Check(vectors) && PyTuple_Check(outputs), "vectors and outputs must be tuples");
+    for (Py_ssize_t i = 0; i < PyTuple_Size(vectors); ++i) {
+      PyObject* array;
+      int is_bool;
+      Buffer* buffer;
+      if (!PyArg_ParseTuple(PyTuple_GetItem(vectors, i), "Op", &array, &is_bool)) return false;
+      if (!take(array, false, &buffer)) return false;
+      int64_t row_bytes = size * (is_bool ? 1 : 4);
+      bool is_shared = buffer->bytes() == row_bytes;
+      check(is_shared || buffer->bytes() == num_rows * row_bytes, "a vector must have one row, or one for each");
+      pass.vectors.push_back({data_of(*buffer, is_bool, "a vector"), is_shared, is_bool != 0});
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(outputs); ++i) {
+      PyObject* array;
+      int is_bool, made_by;
+      Buffer* buffer;
+      if (!PyArg_ParseTuple(PyTuple_GetItem(outputs, i), "iOp", &made_by, &array, &is_bool)) return false;
+      if (!take(array, true, &buffer)) return false;
+      check(made_by >= 0 && made_by < int64_t(pass.steps.size()), "an output must be what a step makes");
+      check(buffer->bytes() == num_rows * size * (is_bool ? 1 : 4), "an output must have as many rows as there are");
+      pass.outputs.push_back({made_by, data_of(*buffer, is_bool, "an output"), is_bool != 0});
+    }
+    return true;
+  }
+
+  void check_sizes() {
+    team = team_of(team_object);
+    form = &form_of(form_name);
+    check(size >= 1 && size <= INT32_MAX, "size is out of range");
+    check(num_rows >= 1 && num_rows <= kMostRows, "the number of rows is out of range");
+    const PassStep* first = steps.numbers<const PassStep>("steps");
+    pass.steps.assign(first, first + steps.bytes() / int64_t(sizeof(PassStep)));
+    pass.size = size;
+    pass.num_rows = num_rows;
+    pass.scalars = scalars.numbers<const float>("scalars", num_rows);
+    pass.num_scalars = scalars.bytes() / (4 * num_rows);
+    pass.keys = keys.numbers<const NoiseKey>("keys", num_rows);
+    pass.num_keys = keys.bytes() / (int64_t(sizeof(NoiseKey)) * num_rows);
+    pass.hashes = hashes.numbers<const int32_t>("hashes");
+    check(hashes.bytes() == size * 4, "hashes must have one for each number of a row");
+  }
+
+  void check_steps() const {
+    int64_t known = pass.num_inputs();
+    check(known + int64_t(pass.steps.size()) <= kMostRegisters, "there are too many steps and inputs");
+    for (const PassStep& step : pass.steps) {
+      check(step.op >= PassOp::kCopy && step.op < PassOp::kEnd, "there is no such operation");
+      if (step.op == PassOp::kUniform) {
+        check(step.a >= 0 && step.a < pass.num_keys, "a key is not there");
+      } else {
+        for (int32_t operand : {step.a, step.b, step.c}) {
+          check(operand >= 0 && operand < known, "an operand is not there");
+        }
+      }
+      ++known;
+    }
+  }
+};
+
+}  // namespace
+
+PyObject* run_pass(PyObject*, PyObject* args) {
+  PassArguments given;
+  if (!PyArg_ParseTuple(args, "Osnny*Oy*y*y*O:run_pass", &given.team_object, &given.form_name, &given.size,
+                        &given.num_rows, given.steps.view(), &given.vectors, given.scalars.view(), given.keys.view(),
+                        given.hashes.view(), &given.outputs)) {
+    return nullptr;
+  }
+  try {
+    given.check_sizes();
+    if (!given.take_all()) return nullptr;
+  } catch (const std::invalid_argument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+  return answer([&] { given.check_steps(); }, [&] { run_pass(given.team, *given.form, given.pass); });
 }
 
 }  // namespace wye

@@ -10,5 +10,6 @@ PyObject* choose_tokens(PyObject* module, PyObject* args);
 PyObject* edit_logits(PyObject* module, PyObject* args);
 PyObject* report_logprobs(PyObject* module, PyObject* args);
 PyObject* outline_rows(PyObject* module, PyObject* args);
+PyObject* run_pass(PyObject* module, PyObject* args);
 
 }  // namespace wye
