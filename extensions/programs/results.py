@@ -67,6 +67,7 @@ def read_result(text: str, scope: RunScope) -> Read:
     if isinstance(value, str):
         return _answer(value, emitted, None)
     if isinstance(value, dict) and _is_message(value):
+        _check_parts(value)
         content = value.get("content")
         parts = {key: item for key, item in value.items() if key not in ("content", "role") and item is not None}
         if "tool_calls" in parts:
@@ -101,6 +102,15 @@ def _answer(returned: str | None, emitted: str, message: dict[str, Any] | None) 
 
 def _is_message(value: dict[str, Any]) -> bool:
     return bool(value) and value.keys() <= _MESSAGE_KEYS and ("content" in value or "tool_calls" in value)
+
+
+def _check_parts(value: dict[str, Any]) -> None:
+    for key in ("content", "reasoning_content", "refusal"):
+        if not isinstance(value.get(key), str | None):
+            reason = f"main returned a message whose {key} is no text; what is no message needs a key of another name"
+            raise ScriptError("ValueError", reason, code="result_invalid")
+    if not isinstance(value.get("tool_calls"), list | None):
+        raise ScriptError("ValueError", "main returned a message whose tool_calls are no list", code="result_invalid")
 
 
 def _call(call: object, at: int) -> dict[str, Any]:

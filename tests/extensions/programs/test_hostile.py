@@ -135,6 +135,10 @@ async def test_a_million_forks_are_refused_before_any_is_made(stage: Stage) -> N
         ("float('nan')", "NaN is no JSON number"),
         ("[1e999]", "Infinity is no JSON number"),
         ("{'content': 'x', 'tool_calls': [{'arguments': 1}]}", "tool_calls[0] has no name"),
+        ("{'content': 'x', 'tool_calls': 3}", "tool_calls are no list"),
+        ("{'content': 3}", "content is no text"),
+        ("{'content': ['x']}", "content is no text"),
+        ("{'content': 'x', 'reasoning_content': 4}", "reasoning_content is no text"),
     ],
 )
 async def test_a_result_that_is_no_json_is_told_so(stage: Stage, value: str, message: str) -> None:
