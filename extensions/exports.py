@@ -42,7 +42,12 @@ class Imported:
     @property
     def is_warm(self) -> bool:
         """Nothing of it has to be computed again."""
-        return self.num_computed >= self.live.length
+        return is_warm(self.num_computed, self.live.length)
+
+
+def is_warm(num_computed: int, length: int) -> bool:
+    """Whether nothing of a history has to be computed again: its last token is anyway, for what follows it."""
+    return num_computed >= max(length - 1, 1)
 
 
 async def import_context(

@@ -40,6 +40,7 @@ from gateway.routes import (
     files,
     health,
     models,
+    prefixes,
     quota,
     responses,
     runs,
@@ -83,6 +84,7 @@ ROUTES = (
     extensions,
     runs,
     tools,
+    prefixes,
     files,
     batches,
     models,
@@ -139,8 +141,8 @@ def create_app(
     async def itself(scope: Scope, receive: Receive, send: Send) -> None:
         await app(scope, receive, send)
 
-    prefixes = build_prefixes(settings, runtime, url)
-    programs = build_programs(settings, runtime, url, tool_service, prefixes)
+    prefix_service = build_prefixes(settings, runtime, url)
+    programs = build_programs(settings, runtime, url, tool_service, prefix_service)
     services = Services(
         settings=settings,
         runtime=runtime,
@@ -151,7 +153,7 @@ def create_app(
         runs=BackgroundRuns(stored, lifecycle),
         programs=programs,
         tools=tool_service,
-        prefixes=prefixes,
+        prefixes=prefix_service,
         batches=build_runner(
             settings, itself, url=url, files_dir=files_dir, lifecycle=lifecycle, runtime=runtime, models=served
         ),

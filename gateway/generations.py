@@ -11,6 +11,7 @@ import msgspec
 
 from engine.errors import EngineStopped, InvalidRequest
 from extensions.generation import Generation
+from extensions.live_context import LiveContext
 from extensions.output import GenerateOptions, GenerationStep, TokenText, Usage
 from extensions.runtime import Runtime
 from gateway.telemetry import Metrics
@@ -23,10 +24,17 @@ MAX_BUFFERED_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One prompt and how to continue it."""
+    """One prompt and how to continue it.
+
+    Attributes:
+        prompt_ids: The prompt.
+        options: How.
+        held: A context that has the prompt, to go on from; released with the work.
+    """
 
     prompt_ids: Sequence[int]
     options: GenerateOptions
+    held: LiveContext | None = None
 
 
 @dataclass(slots=True)
@@ -74,6 +82,7 @@ class Generations:
         self._per_prompt = per_prompt
         self._watch = watch
         self._readers: list[asyncio.Task[None]] = []
+        self._held: list[LiveContext] = []
         self._steps: AsyncIterator[GenerationStep] = parts[0] if len(parts) == 1 else self._merged()
 
     @classmethod
@@ -98,7 +107,8 @@ class Generations:
         parts: list[Generation] = []
         try:
             for part in work:
-                context = runtime.context(part.prompt_ids, account=payer.account, salt=payer.salt)
+                account, salt = payer.account, payer.salt
+                context = part.held or runtime.context(part.prompt_ids, account=account, salt=salt)
                 parts.append(await context.generate(part.options))
         except BaseException as error:
             await asyncio.gather(*(part.aclose() for part in parts))
@@ -108,7 +118,9 @@ class Generations:
         num_prompt_tokens = sum(len(part.prompt_ids) for part in work)
         num_choices = sum(part.options.n for part in work)
         payer.begin(model)
-        return cls(parts, work[0].options.n, Stopwatch(metrics, num_prompt_tokens, num_choices), payer)
+        generations = cls(parts, work[0].options.n, Stopwatch(metrics, num_prompt_tokens, num_choices), payer)
+        generations._held = [part.held for part in work if part.held is not None]
+        return generations
 
     @property
     def usage(self) -> Usage:
@@ -142,6 +154,8 @@ class Generations:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
         await asyncio.gather(*(part.aclose() for part in self._parts))
+        for held in self._held:
+            held.release()
         self._watch.abandon("abort")
         self._payer.end(self.usage)
 

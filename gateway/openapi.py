@@ -26,6 +26,7 @@ from gateway.schemas.chat import ChatRequest
 from gateway.schemas.completions import CompletionRequest
 from gateway.schemas.embeddings import EmbeddingRequest, RerankRequest, ScoreRequest
 from gateway.schemas.extensions import SourceRequest
+from gateway.schemas.prefixes import PrefixRequest, PrefixUpdate
 from gateway.schemas.responses import (
     ConversationItemsRequest,
     ConversationRequest,
@@ -54,6 +55,8 @@ BODIES: tuple[type[WireModel], ...] = (
     RunInputRequest,
     ToolDescription,
     ToolTestRequest,
+    PrefixRequest,
+    PrefixUpdate,
     TokenizeTextRequest,
     TokenizeChatRequest,
     DetokenizeRequest,

@@ -95,6 +95,7 @@ class ChatWriter:
         tools: Tools of the request, for the template.
         foreign: Special tokens that are text, wherever they are written; those in answers of tools always are.
         tool_format: How the model writes calls of tools; the template tells if it is left out.
+        variables: More variables for the template.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class ChatWriter:
         *,
         foreign: Collection[str] = (),
         tool_format: ToolFormat | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> None:
         self._template = template
         self._tokenizer = tokenizer
@@ -114,6 +116,7 @@ class ChatWriter:
         self._tools = list(tools)
         self._foreign = foreign
         self._format = tool_format or format_of(template)
+        self._variables = dict(variables or {})
 
     def append(self, transcript: Transcript, history: Sequence[int], messages: Sequence[Message]) -> Edit:
         """Messages behind a history.
@@ -216,7 +219,7 @@ class ChatWriter:
             given = [{**one, "role": "system"} if one["role"] == "developer" else one for one in given]
         functions = [dict(tool) for tool in tools]
         fitted = fit_template(given, functions, self._template, self._format)
-        return self._template.render(fitted, tools=functions or None, add_generation_prompt=opens)
+        return self._template.render(fitted, tools=functions or None, add_generation_prompt=opens, **self._variables)
 
     def _without_specials(self, message: Message) -> dict[str, Any]:
         """A message whose text holds no special token that a stranger wrote."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from engine.contexts.commands import ContextInfo, KeepExport, ReleaseExport
 from engine.errors import EngineStopped
 from engine.request import EngineInfo
-from extensions.exports import Imported, Recipe
+from extensions.exports import Imported, Recipe, is_warm
 from extensions.live_context import LiveContext
 from extensions.programs.prefixes import ExportWish, transcript_to_bytes
 from extensions.runtime import Runtime
@@ -81,6 +81,14 @@ class PrefixService:
             raise StoreUnavailable(NO_PREFIXES)
         return self._stored
 
+    async def check(self) -> None:
+        """Does nothing if prefixes can be kept now.
+
+        Raises:
+            StoreUnavailable: There is no Redis, or it does not answer.
+        """
+        await self._store.read("pfx_")
+
     async def create(self, live: LiveContext, wish: ExportWish, making: Making, asker: Asker) -> PrefixRecord:
         """Keeps a computed history as a new version of a name.
 
@@ -130,8 +138,16 @@ class PrefixService:
             raise BadRequest(f"'{param}' must be at most {self._max_ttl_s:g} seconds.", param)
         return ttl_s
 
-    async def look_up(self, reference: str, asker: Asker, param: str | None = None) -> PrefixRecord:
+    async def look_up(
+        self, reference: str, asker: Asker, param: str | None = None, version: int | None = None
+    ) -> PrefixRecord:
         """The prefix of an id, or the newest of a name of the asker's own.
+
+        Args:
+            reference: The id or the name.
+            asker: Who wants to know.
+            param: Of the request, for errors.
+            version: Which of that name instead of the newest.
 
         Raises:
             NotFound: There is none that the asker may know of.
@@ -142,6 +158,9 @@ class PrefixService:
             record = await self._store.read(reference)
         else:
             record = await self._store.find(reference, asker.owner)
+        if record is not None and version not in (None, record.version):
+            versions = await self._store.all(asker.owner)
+            record = next((one for one in versions if (one.name, one.version) == (record.name, version)), None)
         if record is None or not asker.may_use(record):
             raise NotFound(f"There is no prefix '{reference[:200]}' here.", param, "prefix_not_found")
         if record.is_expired:
@@ -211,8 +230,8 @@ class PrefixService:
         except EngineStopped:
             return ContextInfo(length=0)
 
-    async def warm(self, record: PrefixRecord) -> None:
-        """Has the engine hold the KV of a prefix, charged to its owner; computes it where it does not.
+    async def warm(self, record: PrefixRecord) -> int:
+        """Has the engine hold the KV of a prefix, charged to its owner; returns how many tokens were computed for it.
 
         Raises:
             FingerprintMismatch: Another model made it.
@@ -222,17 +241,19 @@ class PrefixService:
             QueueFull: Too many requests wait already.
         """
         self._check_fingerprint(record, None, None)
-        if (await self.residency(record)).num_computed >= record.num_tokens:
-            return
+        if is_warm((await self.residency(record)).num_computed, record.num_tokens):
+            return 0
         recipe, runtime = await self._recipe(record, None), self._runtime
         own = Asker(owner=record.owner, salt=record.owner)
-        live = (await runtime.import_context(recipe, record.export_id, account=own.owner, salt=own.salt)).live
+        imported = await runtime.import_context(recipe, record.export_id, account=own.owner, salt=own.salt)
+        live = imported.live
         try:
             await live.prefill()
             left_ms = await self._store.use(record, 0)
             if left_ms > 0:
                 runtime.engine.tell(ReleaseExport(record.export_id))
                 live.export(record.export_id, left_ms / 1000)
+            return record.num_tokens - imported.num_computed
         finally:
             live.release()
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from gateway.errors import BadRequest
 from gateway.generations import Generations
 from gateway.openapi import takes
+from gateway.prefixes.using import check_prefix_fields, prefix_of
 from gateway.programs.running import asked_program
 from gateway.routes.answering import collect, json_response, stream
 from gateway.routes.owning import payer_of
@@ -29,6 +30,7 @@ async def create_chat_completion(request: Request, services: ServicesDep) -> Res
     body = await read_body(request, ChatRequest)
     model = model_name(services, body.model)
     check_limits(body, services.settings)
+    check_prefix_fields(body)
     if (program := asked_program(body.model, body.extension)) is not None:
         if body.server_tools:
             raise BadRequest("A program calls tools by itself; leave 'server_tools' out.", "server_tools")
@@ -37,17 +39,19 @@ async def create_chat_completion(request: Request, services: ServicesDep) -> Res
     if body.server_tools:
         return await chat_with_tools(request, services, body, model)
     runtime, info = services.runtime, await services.engine_info()
-    chat = await prepare_chat(body, runtime.text, info, services.settings)
-    work = await Generations.start(
-        runtime,
-        [chat.work],
-        payer=payer_of(request, services, body.cache_salt),
-        model=model,
-        metrics=services.metrics,
-        prompt_param="messages",
-    )
+    payer = payer_of(request, services, body.cache_salt)
+    async with prefix_of(body, services.prefixes, info, payer) as used:
+        chat = await prepare_chat(body, runtime.text, info, services.settings, None if used is None else used.start)
+        work = await Generations.start(
+            runtime,
+            [chat.work if used is None else used.work(chat.work)],
+            payer=payer,
+            model=model,
+            metrics=services.metrics,
+            prompt_param="messages",
+        )
     form = chat.form(body, runtime.text, services.settings)
-    head = Head.new("chatcmpl", model=model, fingerprint=info.fingerprint)
+    head = Head.new("chatcmpl", model=model, fingerprint=info.fingerprint, kv=None if used is None else used.kv)
     if body.stream:
         return stream(services, work, ChatChunks(head, form))
     choices = await collect(request, work)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter, Request, Response
 
 from engine.request import DrafterSpec, EngineInfo
@@ -10,6 +12,7 @@ from extensions.output import GenerateOptions
 from gateway.errors import BadRequest, UnsupportedParameter
 from gateway.generations import Generations, Work
 from gateway.openapi import takes
+from gateway.prefixes.using import check_prefix_fields, prefix_of
 from gateway.programs.running import asked_program
 from gateway.routes.answering import collect, json_response, stream
 from gateway.routes.owning import payer_of
@@ -38,22 +41,29 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
         given = text_for_program(body, model)
         return await answer_by_program(request, services, body, program, given, "text")
     runtime, info = services.runtime, await services.engine_info()
-    infill = _infill(body, runtime.text)
-    if infill is None:
-        prompts = [await _encode(runtime.text, prompt, body, info.limit_tokens) for prompt in body.prompt]
-    else:
-        prompts = await _arrange(runtime.text, infill, body, info.limit_tokens)
-        body = body.model_copy(update={"stop_token_ids": [*body.stop_token_ids, *infill.end_ids]})
-    drafter = await drafter_of(body, runtime.text, info, services.settings)
-    work = await Generations.start(
-        runtime,
-        [Work(prompt.ids, _options(body, info, runtime.text, prompt, drafter)) for prompt in prompts],
-        payer=payer_of(request, services, body.cache_salt),
-        model=model,
-        metrics=services.metrics,
-        prompt_param="prompt",
+    payer, drafter = (
+        payer_of(request, services, body.cache_salt),
+        await drafter_of(body, runtime.text, info, services.settings),
     )
-    head = Head.new("cmpl", model=model, fingerprint=info.fingerprint)
+    async with prefix_of(body, services.prefixes, info, payer) as used:
+        infill = _infill(body, runtime.text)
+        if used is not None:
+            prompts = [await _behind(runtime.text, used.start.token_ids, body, info.limit_tokens)]
+        elif infill is None:
+            prompts = [await _encode(runtime.text, prompt, body, info.limit_tokens) for prompt in body.prompt]
+        else:
+            prompts = await _arrange(runtime.text, infill, body, info.limit_tokens)
+            body = body.model_copy(update={"stop_token_ids": [*body.stop_token_ids, *infill.end_ids]})
+        parts = [Work(prompt.ids, _options(body, info, runtime.text, prompt, drafter)) for prompt in prompts]
+        work = await Generations.start(
+            runtime,
+            parts if used is None else [used.work(parts[0])],
+            payer=payer,
+            model=model,
+            metrics=services.metrics,
+            prompt_param="prompt",
+        )
+    head = Head.new("cmpl", model=model, fingerprint=info.fingerprint, kv=None if used is None else used.kv)
     if body.stream:
         return stream(services, work, CompletionChunks(head, body, prompts))
     choices = await collect(request, work)
@@ -62,6 +72,9 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
 
 def _check_limits(body: CompletionRequest, settings: Settings) -> None:
     check_limits(body, settings)
+    check_prefix_fields(body)
+    if body.prefix is not None and len(body.prompt) != 1:
+        raise BadRequest("Behind a 'prefix' goes one prompt.", "prompt")
     if len(body.prompt) > settings.max_prompts:
         raise BadRequest(f"'prompt' has more than {settings.max_prompts} prompts.", "prompt")
     if len(body.prompt) * body.num_candidates > settings.max_prompts:
@@ -79,6 +92,14 @@ async def _encode(text: TextModel, prompt: Prompt, body: CompletionRequest, limi
     if body.echo and (not isinstance(prompt, str) or len(ids) < len(prompt)):
         shown = text.tokenizer.decode(ids, skip_special=body.skip_special_tokens)
     return EncodedPrompt(shown, ids)
+
+
+async def _behind(text: TextModel, start: Sequence[int], body: CompletionRequest, limit_tokens: int) -> EncodedPrompt:
+    """The prompt behind a prefix."""
+    (prompt,) = body.prompt
+    if isinstance(prompt, str):
+        prompt = await encode_text(text, prompt, limit_tokens, param="prompt", add_special=False)
+    return EncodedPrompt("", [*start, *prompt])
 
 
 def _infill(body: CompletionRequest, text: TextModel) -> Infill | None:

@@ -12,6 +12,7 @@ from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic takes that of `typing` from Python 3.12 on
 
 from gateway.schemas.extension_answers import ProgramAnswer, ProgramNews
+from gateway.schemas.prefix_answers import PrefixUsed
 from gateway.schemas.tools_answers import MadeCall
 
 OPEN = ConfigDict(extra="allow")
@@ -131,6 +132,7 @@ class ChatCompletion(TypedDict):
     prompt_logprobs: PromptLogprobs | None
     prompt_token_ids: NotRequired[list[int]]
     extension: NotRequired[ProgramAnswer]
+    kv: NotRequired[PrefixUsed]
 
 
 class FunctionPiece(TypedDict):
@@ -183,6 +185,7 @@ class ChatCompletionChunk(TypedDict):
     prompt_token_ids: NotRequired[list[int]]
     usage: NotRequired[CompletionUsage | None]
     extension: NotRequired[ProgramNews | ProgramAnswer]
+    kv: NotRequired[PrefixUsed]
     server_tool_event: NotRequired[MadeCall]
 
 
@@ -219,6 +222,7 @@ class TextCompletion(TypedDict):
     choices: list[TextChoice]
     usage: CompletionUsage
     extension: NotRequired[ProgramAnswer]
+    kv: NotRequired[PrefixUsed]
 
 
 class TextChunkChoice(TypedDict):
@@ -244,6 +248,7 @@ class TextCompletionChunk(TypedDict):
     choices: list[TextChunkChoice]
     usage: NotRequired[CompletionUsage | None]
     extension: NotRequired[ProgramNews | ProgramAnswer]
+    kv: NotRequired[PrefixUsed]
 
 
 class RenderedChat(TypedDict):

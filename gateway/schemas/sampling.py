@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from gateway.schemas.base import INT64_MAX, Count, FiniteFloat, Int64, StringList, TokenId, WireModel
 from gateway.schemas.drafting import DrafterChoice, Prediction
 from gateway.schemas.extensions import ExtensionFields
+from gateway.schemas.prefixes import PrefixUse
 from gateway.schemas.structured import StructuredFields
 
 MAX_TOP_LOGPROBS = 20
@@ -87,6 +88,7 @@ class SamplingFields(StructuredFields):
         truncation_side: Where others are left out.
         cache_salt: Prefix pages are shared only with requests of the same salt.
         extension: A program that answers the request.
+        prefix: A history that is kept, which the prompt goes behind.
         drafter: Guesses tokens ahead that are verified together; the answer is the same.
         prediction: A text that the answer is expected to resemble, for the drafter.
         request_id: Accepted as a label; never the key of anything.
@@ -132,6 +134,7 @@ class SamplingFields(StructuredFields):
     return_tokens_as_token_ids: bool = False
     user: str | None = None
     extension: ExtensionFields | None = None
+    prefix: PrefixUse | None = None
     drafter: DrafterChoice | None = None
     prediction: Prediction | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None

@@ -19,11 +19,15 @@ from gateway.generations import Work
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.tools import ToolUse, tool_use
 from gateway.settings import Settings
+from gateway.translate.behind import PrefixStart, chat_behind
 from gateway.translate.chat import ChatForm
 from gateway.translate.drafting import drafter_of
 from gateway.translate.framing import CALL_MARKERS, framed
 from gateway.translate.prompts import chat_fields, encode_text, render_messages, truncate_prompt
 from gateway.translate.sampling import to_options
+
+END_TOKENS = 64
+"""Tokens at the end of a prompt that tell whether it opens the model's thinking."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +62,17 @@ class ChatWork:
         )
 
 
-async def prepare_chat(body: ChatRequest, text: TextModel, info: EngineInfo, settings: Settings) -> ChatWork:
+async def prepare_chat(
+    body: ChatRequest, text: TextModel, info: EngineInfo, settings: Settings, start: PrefixStart | None = None
+) -> ChatWork:
     """Renders, tokenises and checks all that can be checked before the engine is asked.
+
+    Args:
+        body: The request.
+        text: The model's text side.
+        info: Of the engine.
+        settings: How to serve.
+        start: What the conversation goes on from.
 
     Raises:
         BadRequest: The conversation or the choice of tools is wrong.
@@ -69,8 +82,12 @@ async def prepare_chat(body: ChatRequest, text: TextModel, info: EngineInfo, set
     use = tool_use(body.tool_choice, body.tools)
     fields, variables = chat_fields(body)
     tool_format = tool_format_of(text, settings)
-    prompt = render_messages(text, fields, info.limit_tokens, variables, tool_format)
-    ids = await encode_text(text, prompt, info.limit_tokens, param="messages", add_special=body.add_special_tokens)
+    if start is not None:
+        ids = await chat_behind(text, info, start, fields, variables, tool_format)
+        prompt = text.tokenizer.decode(ids[-END_TOKENS:], skip_special=False)
+    else:
+        prompt = render_messages(text, fields, info.limit_tokens, variables, tool_format)
+        ids = await encode_text(text, prompt, info.limit_tokens, param="messages", add_special=body.add_special_tokens)
     keep, side = body.truncate_prompt_tokens, body.truncation_side
     ids = truncate_prompt(ids, keep, info.limit_tokens, body.asked_tokens, side)
     options = to_options(

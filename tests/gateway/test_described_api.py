@@ -37,6 +37,8 @@ PROGRAM = 'EXTENSION = {"name": "x", "version": "1.0.0"}\n\nasync def main(reque
 
 TOOL: Body = {"name": "one", "kind": "script", "script": {"source": PROGRAM}}
 
+PREFIX: Body = {"name": "one", "input": "hi"}
+
 PLAIN: dict[str, Body] = {
     "POST /v1/chat/completions": chat(),
     "POST /v1/completions": text(),
@@ -46,6 +48,7 @@ PLAIN: dict[str, Body] = {
     "POST /v1/responses": ask(),
     "POST /v1/responses/input_tokens": ask(),
     "POST /v1/chat/completions/render": chat(),
+    "POST /v1/prefixes": PREFIX,
     "POST /v1/tools": TOOL,
     "POST /v1/tools/{tool_id}/test": {},
     "POST /v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "hi"}]},
@@ -102,6 +105,7 @@ def known(server: RunningServer) -> Body:
             "file_id": file["id"],
             "extension_id": client.post("/v1/extensions", json={"source": PROGRAM}).json()["id"],
             "run_id": client.post("/v1/runs", json={"source": PROGRAM}).json()["id"],
+            "prefix_id": client.post("/v1/prefixes", json=PREFIX).json()["id"],
             "tool_id": client.post("/v1/tools", json=TOOL).json()["id"],
             "batch_id": client.post("/v1/batches", json=asked).json()["id"],
         }

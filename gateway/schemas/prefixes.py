@@ -1,0 +1,116 @@
+"""Exported prefixes on the wire: the `prefix` of a request, and the bodies of /v1/prefixes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+
+from extensions.programs.prefixes import MAX_ALLOWED, Visibility, name_error
+from gateway.schemas.base import FiniteFloat, TokenId, WireModel
+from gateway.schemas.messages import Message
+from gateway.schemas.tools import Tool
+
+MAX_MESSAGES = 65_536
+MAX_TOOLS = 4096
+
+
+def _checked_name(name: str) -> str:
+    if (wrong := name_error(name)) is not None:
+        raise PydanticCustomError("name", "it {wrong}", {"wrong": wrong})
+    return name
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Ttl = Annotated[FiniteFloat, Field(ge=1)]
+Metadata = Annotated[
+    dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
+    Field(max_length=16),
+]
+
+
+class PrefixUse(WireModel):
+    """Which prefix a request goes on from.
+
+    Attributes:
+        id: Its id.
+        name: Its name instead, of a prefix of one's own.
+        on_miss: What becomes of the request if the KV is not in memory any more.
+    """
+
+    id: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    name: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    on_miss: Literal["recompute", "fail"] = "recompute"
+
+    @model_validator(mode="after")
+    def _check_reference(self) -> Self:
+        if (self.id is None) == (self.name is None):
+            raise PydanticCustomError("exclusive", "it needs one of 'id' and 'name'", {})
+        if self.id is not None and not self.id.startswith("pfx_"):
+            raise PydanticCustomError("prefix_id", "it must begin with 'pfx_'", {"at": ".id"})
+        return self
+
+    @property
+    def reference(self) -> str:
+        """The id, or the name."""
+        return self.id or self.name or ""
+
+
+class PrefixRequest(WireModel):
+    """A prefix to be computed and kept.
+
+    Attributes:
+        name: Its name; a name that is taken is given to the new version.
+        model: Name of a served model.
+        messages: A conversation.
+        tools: Functions that the model is told of in it.
+        input: A text instead.
+        tokens: Token ids instead.
+        ttl: Seconds that it is kept.
+        ttl_mode: Whether they begin anew with every use.
+        visibility: Who may use it.
+        allow: Labels of those who may, of those that it is visible to.
+        metadata: Of one's own.
+    """
+
+    name: Name
+    model: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    input: Annotated[str, Field(min_length=1)] | None = None
+    tokens: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    ttl: Ttl | None = None
+    ttl_mode: Literal["fixed", "sliding"] = "sliding"
+    visibility: Visibility = "tenant"
+    allow: Annotated[list[Label], Field(max_length=MAX_ALLOWED)] = Field(default_factory=list)
+    metadata: Metadata = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        if sum(one is not None for one in (self.messages, self.input, self.tokens)) != 1:
+            raise PydanticCustomError(
+                "exclusive", "it needs one of 'messages', 'input' and 'tokens'", {"at": "messages"}
+            )
+        if self.tools and self.messages is None:
+            raise PydanticCustomError("exclusive", "it needs 'messages'", {"at": "tools"})
+        return self
+
+
+class PrefixUpdate(WireModel):
+    """What is to be otherwise of a prefix.
+
+    Attributes:
+        ttl: Seconds that it is kept from now on.
+        ttl_mode: Whether they begin anew with every use.
+        visibility: Who may use it.
+        allow: Labels of those who may, of those that it is visible to.
+        metadata: Of one's own, all of it.
+    """
+
+    ttl: Ttl | None = None
+    ttl_mode: Literal["fixed", "sliding"] | None = None
+    visibility: Visibility | None = None
+    allow: Annotated[list[Label], Field(max_length=MAX_ALLOWED)] | None = None
+    metadata: Metadata | None = None
