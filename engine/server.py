@@ -69,6 +69,7 @@ MAX_QUEUED_FRAMES = 20_000
 """Frames that may wait for one gateway. One that reads nothing for so long is taken for dead."""
 
 
+_POLLIN = int(zmq.POLLIN)
 _FIRST_PART = int(zmq.NOBLOCK | zmq.SNDMORE)
 _LAST_PART = int(zmq.NOBLOCK)
 
@@ -151,7 +152,7 @@ class EngineServer:
             if self._parent in ready and os.read(self._parent, 1024) == b"":
                 return False
         # Asking is a third of the price of a receive that finds nothing, and this is asked in every step.
-        while int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+        while int(self._socket.get(zmq.EVENTS)) & _POLLIN:
             identity, payload = self._socket.recv_multipart(zmq.NOBLOCK)
             self._obey(identity, payload)
         return True

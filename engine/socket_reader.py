@@ -11,6 +11,9 @@ import zmq
 MAX_AT_ONCE = 64
 """Messages taken before others have their turn in the event loop."""
 
+_POLLIN = int(zmq.POLLIN)
+"""As a number: combining flags of an enumeration costs more than asking the socket."""
+
 
 class SocketReader:
     """Calls back in the running event loop while a socket has something to read.
@@ -30,12 +33,15 @@ class SocketReader:
         self._loop = asyncio.get_running_loop()
         self._descriptor = int(socket.get(zmq.FD))
         self._is_open = True
+        self._is_due = False
         self._loop.add_reader(self._descriptor, self._read)
         self.check()
 
     def check(self) -> None:
-        """Looks again, soon."""
-        self._loop.call_soon(self._read)
+        """Looks again, soon; once, however often it is called until then."""
+        if not self._is_due:
+            self._loop.call_soon(self._look)
+            self._is_due = True
 
     def close(self) -> None:
         """Stops calling back; the socket stays open. Idempotent."""
@@ -43,9 +49,13 @@ class SocketReader:
             self._is_open = False
             self._loop.remove_reader(self._descriptor)
 
+    def _look(self) -> None:
+        self._is_due = False
+        self._read()
+
     def _read(self) -> None:
         for _ in range(MAX_AT_ONCE):
-            if not self._is_open or not int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+            if not self._is_open or not int(self._socket.get(zmq.EVENTS)) & _POLLIN:
                 return
             try:
                 self._take()
