@@ -133,12 +133,13 @@ class FusedPass:
         )
         self._outputs = [(group.nodes.index(at), _dtype(nodes[at].type)) for at in group.outputs]
 
-    def run(self, args: Sequence[torch.Tensor], width: int) -> list[torch.Tensor]:
+    def run(self, args: Sequence[torch.Tensor], width: int, room: torch.Tensor | None = None) -> list[torch.Tensor]:
         """Values of the outputs: [B, V] each, from values of the group's args: [B, 1] or [B, V], B or 1 requests.
 
         Args:
             args: The values.
             width: V.
+            room: Where to write the last output if it is the group's last node, [B, V] float32; may be one of `args`.
         """
         size = max((len(arg) for arg in args), default=1)
         scalars = torch.empty((size, len(self._scalars)), dtype=torch.float32)
@@ -147,7 +148,10 @@ class FusedPass:
         keys = torch.empty((size, len(self._keys), 2), dtype=torch.int32)
         for place, (node, at) in enumerate(self._keys):
             keys[:, place] = self._key(node, args[at])
-        outputs = [torch.empty((size, width), dtype=dtype) for _, dtype in self._outputs]
+        fresh = self._outputs if room is None else self._outputs[:-1]
+        outputs = [torch.empty((size, width), dtype=dtype) for _, dtype in fresh]
+        if room is not None:
+            outputs.append(room)
         self._native.run(
             self._steps,
             [args[at].contiguous().numpy() for at in self._vectors],

@@ -6,7 +6,7 @@ Letters: R rows that run programs in a step, V vocabulary, T longest history.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -157,7 +157,7 @@ class ProgramRunner:
         Args:
             logits: [any, V] float32; what must not be drawn is -inf.
             lanes: Those that draw by a program.
-            defer: Leave draws to the caller where that can be.
+            defer: Leave draws to the caller where that can be; scores may then be written over the logits.
         """
         drawn = Drawn(torch.full((len(lanes),), -1, dtype=torch.int64, device=self._device))
         groups: dict[tuple[object, ...], list[int]] = {}
@@ -177,7 +177,12 @@ class ProgramRunner:
         defer: bool,
     ) -> None:
         program = self._ready(kind, lanes[0].session.bound)
-        result = program.run(self._values(program, logits, lanes), defer=defer)
+        values = self._values(program, logits, lanes)
+        graph = lanes[0].session.bound.graph
+        keeps_more = bool(graph.updates or graph.probes)  # what it keeps may be the logits themselves
+        if defer and values.lanes[0] is logits and logits.is_contiguous() and not keeps_more:
+            values = replace(values, room=logits)
+        result = program.run(values, defer=defer)
         for at, lane in enumerate(lanes):
             lane.session.keep(lane.position, {name: value[at : at + 1] for name, value in result.state.items()})
         if result.probes:

@@ -34,6 +34,8 @@ class BatchValues:
         counts: [B, V] int64, how often each token is in the output.
         parameters: [B, 1] or [B, V] by name.
         state: [B, 1] or [B, V] by name.
+        room: [B, V] float32, contiguous: where scores may be written that are left to the caller. Can be a lane, if
+            nobody needs that afterwards.
     """
 
     lanes: Sequence[torch.Tensor]
@@ -44,6 +46,7 @@ class BatchValues:
     counts: torch.Tensor | None = None
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    room: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class TorchProgram:
         self._plan = self._ready((graph.token, *others))
         token = graph.nodes[graph.token]
         self.can_defer = token.op == "gumbel_argmax" and token.attributes == (0,) and self._is_last(token, others)
-        self._deferred_plan = self._ready((token.args[0], *others)) if self.can_defer else []
+        self._deferred_plan = self._ready((token.args[0], *others), scores=token.args[0]) if self.can_defer else []
         self._first_plan = self._ready(tuple(node for _, node in graph.states.values()))
 
     def first_state(self, parameters: Mapping[str, torch.Tensor], num_requests: int) -> dict[str, torch.Tensor]:
@@ -153,7 +156,8 @@ class TorchProgram:
         width = 1 if kind.axis is None else self._vocab.shape[1]
         return value.expand(num_requests, width)
 
-    def _ready(self, outputs: Sequence[int]) -> list[_Instruction]:
+    def _ready(self, outputs: Sequence[int], scores: int | None = None) -> list[_Instruction]:
+        """What to compute for outputs; `scores` is the one that may be written over what it is made of."""
         nodes = self._graph.nodes
         needed: set[int] = set()
         todo = list(outputs)
@@ -165,6 +169,8 @@ class TorchProgram:
         ordered = sorted(needed)
         order = ordered if self._native is None else arrange(self._graph, ordered, outputs)
         parts = [self._part(one) for one in order]
+        if order and isinstance(order[-1], Group) and order[-1].nodes[-1] == scores:
+            parts[-1] = self._part(order[-1], is_last=True)
         last_use = {at: place for place, (made, _, args) in enumerate(parts) for at in (*made, *args)}
         return [
             _Instruction(
@@ -176,12 +182,14 @@ class TorchProgram:
             for place, (made, compute, args) in enumerate(parts)
         ]
 
-    def _part(self, one: int | Group) -> tuple[tuple[int, ...], _ComputeAll, tuple[int, ...]]:
+    def _part(self, one: int | Group, *, is_last: bool = False) -> tuple[tuple[int, ...], _ComputeAll, tuple[int, ...]]:
         """What is made, how, and of what."""
         if isinstance(one, Group):
             assert self._native is not None
             fused = FusedPass(self._graph, one, self._native, self._draws)
             width = self._vocab.shape[1]
+            if is_last:
+                return one.outputs, lambda values, args: fused.run(args, width, _room(values, args)), one.args
             return one.outputs, lambda _, args: fused.run(args, width), one.args
         node = self._graph.nodes[one]
         form = self._form(node)
@@ -297,6 +305,12 @@ def _given(op: str, name: str | bool | float) -> _Compute:
         case _, "history":
             return lambda values, _: _there(values.history)
     return lambda values, _: _there(values.counts)
+
+
+def _room(values: BatchValues, args: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Where scores go, unless all requests share them."""
+    room = values.room
+    return room if room is not None and max((len(arg) for arg in args), default=1) == len(room) else None
 
 
 def _there(value: torch.Tensor | None) -> torch.Tensor:

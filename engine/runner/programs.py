@@ -138,7 +138,8 @@ class ProgramRows:
         for group, scores in drawn.scores:
             rows = [places[at] for at in group]
             if len(rows) == len(logits):
-                logits.copy_(scores)
+                if scores.data_ptr() != logits.data_ptr():  # else they were written there
+                    logits.copy_(scores)
             else:
                 logits[rows] = scores
         if not drawn.places:

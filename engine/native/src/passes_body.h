@@ -2,8 +2,10 @@
 
 namespace {
 
+// `out` may be an operand: each number is made of those in its own place.
 template <class Body>
-inline void fill(float* __restrict out, int64_t size, Body&& body) {
+inline void fill(float* out, int64_t size, Body&& body) {
+#pragma GCC ivdep
   for (int64_t i = 0; i < size; ++i) out[i] = body(i);
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,20 @@ def test_threads_give_the_same_bits() -> None:
         TorchProgram(graph, 40_000, CPU, team=team).run(step, defer=True) for team in (None, module.new_team(TEAM_SIZE))
     )
     assert_same(together, alone)
+
+
+def test_scores_written_over_the_logits_are_those_written_elsewhere() -> None:
+    source = f"{HEAD}    green = hash_uniform(prev, vocab) < 0.5\n"
+    source += "    return gumbel_argmax(where(green & (logits > bias), logits * 2.0, bias) + logits, key)\n"
+    for vocab_size in (1031, 5000):
+        program = TorchProgram(graph_of(source, vocab_size), vocab_size, CPU)
+        step = step_of(vocab_size, 3, 6)
+        wanted = program.run(step, defer=True).scores
+        found = program.run(replace(step, room=step.lanes[0]), defer=True).scores
+        assert wanted is not None
+        assert found is not None
+        assert found.data_ptr() == step.lanes[0].data_ptr() != wanted.data_ptr()
+        np.testing.assert_array_equal(found.numpy(), wanted.numpy())
 
 
 def test_what_all_requests_share_is_computed_once() -> None:
