@@ -35,7 +35,8 @@ from engine.contexts.kinship import find_leader, find_source
 from engine.contexts.masks import Mask, lane_mask
 from engine.contexts.pages import ContextPages
 from engine.errors import InvalidRequest, LeaseLost, SequenceNotFound
-from engine.forward.shapes import Shape, shaped_mask
+from engine.forward.shapes import Shape
+from engine.forward.sights import shaped_mask
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import KVManager, PrefixName
 from engine.kv.tiers import HostCopy, HostTier

@@ -23,7 +23,7 @@ from engine.drafting.masks import draft_masks
 from engine.drafting.planning import DraftPlanner
 from engine.errors import EngineError, InvalidRequest, ProgramFailed, QueueFull, QuotaExceeded, SequenceNotFound
 from engine.forward.lockstep import LaneGroup, portions
-from engine.forward.shapes import positions_of
+from engine.forward.sights import positions_of
 from engine.kv.block_table import BlockTable
 from engine.kv.ceilings import Ceilings
 from engine.kv.manager import KVManager, PageCopy

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from extensions.programs.faults import invalid
 from extensions.programs.options import token_ids
@@ -16,7 +13,11 @@ from extensions.programs.options import token_ids
 GEOMETRY = ("positions", "slots", "kv_len", "fold")
 """What `state` knows of."""
 
-Bits = npt.NDArray[np.bool_]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Bits: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +155,8 @@ def _lane(rows: Rows, lane: int, length: int) -> LaneRows:
 def _sights(rows: Rows, lane: int, order: Sequence[int], length: int) -> list[bytes]:
     if rows.mask is None and rows.kv_len is None:
         return []
+    import numpy as np  # here: gateways do without it until a script has masks
+
     end = length + len(order)
     limit = end if rows.kv_len is None else rows.kv_len[lane]
     if not 0 <= limit <= end:
@@ -169,6 +172,8 @@ def _sights(rows: Rows, lane: int, order: Sequence[int], length: int) -> list[by
 
 def _seen(given: Any, row: int, own: int) -> Bits:
     """[own + 1], the slots that a row sees; it always sees its own."""
+    import numpy as np
+
     seen = np.zeros(own + 1, dtype=bool)
     if given is None:
         seen[:] = True

@@ -249,7 +249,7 @@ async def test_what_a_completion_tells(stage: Stage) -> None:
     assert seen[:4] == [ANSWER, num_tokens + 1, "stop", "length"]
     assert ANSWER.startswith(seen[5])
     assert seen[6:9] == [True, 2, True]
-    assert seen[9] == [1, 0, num_tokens + 1]
+    assert seen[9] == [1, 0, num_tokens + 1, 0, 0]
     assert seen[10:] == ["fused", num_tokens + 3]
 
 
