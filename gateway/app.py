@@ -170,6 +170,7 @@ def create_app(
         exception_handlers={HTTPException: _on_http_error, RequestValidationError: _on_validation_error},
     )
     app.needs_key = bool(settings.api_keys or settings.admin_key)
+    app.open_paths = _open_paths(settings)
     app.state.services = services
     for module in ROUTES:
         app.include_router(module.router)
@@ -187,10 +188,15 @@ def _store(settings: Settings, url: str) -> ResponseStore | None:
     return ResponseStore(url, bounds) if url else None
 
 
+def _open_paths(settings: Settings) -> frozenset[str]:
+    """Paths that need no key."""
+    return OPEN_PATHS | console_paths() | ({"/metrics"} if settings.open_metrics else set())
+
+
 def _middleware(services: Services) -> list[Middleware]:
     """Outermost first. Errors are answered inside CORS, so that scripts in browsers can read them."""
     settings = services.settings
-    open_paths = OPEN_PATHS | console_paths() | ({"/metrics"} if settings.open_metrics else set())
+    open_paths = _open_paths(settings)
     tracing = [Middleware(TraceRequests)] if settings.trace_endpoint else []
     return [
         *tracing,

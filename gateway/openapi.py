@@ -145,9 +145,11 @@ class DescribedApi(FastAPI):
 
     Attributes:
         needs_key: Requests need an API key.
+        open_paths: But for those at these paths.
     """
 
     needs_key = False
+    open_paths: frozenset[str] = frozenset()
 
     def openapi(self) -> dict[str, Any]:
         """The description, made once."""
@@ -170,3 +172,6 @@ class DescribedApi(FastAPI):
         if self.needs_key:
             components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
             description["security"] = [{"key": []}]
+            for path in self.open_paths & description["paths"].keys():
+                for operation in description["paths"][path].values():
+                    operation["security"] = []

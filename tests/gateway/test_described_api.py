@@ -30,6 +30,8 @@ NUM_MAIN = 40
 
 NUM_OTHER = 20
 
+KEYS: dict[str, Any] = {"admin_key": "the-key-of-the-administrator", "api_keys": ("a-key",)}
+
 UNTOLD = [positive_data_acceptance]
 """A description cannot say what fits the model, nor which fields exclude each other: valid bodies may be refused."""
 
@@ -62,6 +64,12 @@ def limits(operation: Operation) -> dict[str, Any]:
     return {"max_examples": num_examples, "deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
+def headers_for(path: str) -> dict[str, str]:
+    """With the key that opens a path: an administrator's, or any other."""
+    key = KEYS["admin_key"] if path.startswith(("/v1/organization", "/v1/admin")) else KEYS["api_keys"][0]
+    return {"authorization": f"Bearer {key}"}
+
+
 def engine() -> ScriptedEngine:
     return ScriptedEngine(TEXT_MODEL, says(TEXT_MODEL, "Hello there."))
 
@@ -85,14 +93,29 @@ def operations() -> list[Operation]:
 def server(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """The server that is described, with a store."""
     files_dir = str(tmp_path_factory.mktemp("files"))
-    with running_server(engine(), TEXT_MODEL, redis_url=redis_server.url, files_dir=files_dir) as server:
+    with running_server(engine(), TEXT_MODEL, redis_url=redis_server.url, files_dir=files_dir, **KEYS) as server:
         yield server
+
+
+def administered(server: RunningServer) -> Body:
+    """The same, of things that administrators have made."""
+    projects = "/v1/organization/projects"
+    with httpx.Client(base_url=server.url, headers=headers_for(projects)) as client:
+        project = client.post(projects, json={"name": "one"}).json()["id"]
+        account = client.post(f"{projects}/{project}/service_accounts", json={"name": "robot"}).json()
+        return {
+            "project_id": project,
+            "service_account_id": account["id"],
+            "api_key_id": account["api_key"]["id"],
+            "key_id": client.post("/v1/organization/admin_api_keys", json={"name": "two"}).json()["id"],
+            "rate_limit_id": client.get(f"{projects}/{project}/rate_limits").json()["data"][0]["id"],
+        }
 
 
 @pytest.fixture
 def known(server: RunningServer) -> Body:
     """Path parameters of things that are there."""
-    with httpx.Client(base_url=server.url) as client:
+    with httpx.Client(base_url=server.url, headers=headers_for("/v1/responses")) as client:
         conversation = client.post("/v1/conversations", json={"items": [{"role": "user", "content": "hi"}]}).json()
         items = client.get(f"/v1/conversations/{conversation['id']}/items").json()
         file = client.post("/v1/files", files={"file": b"{}"}, data={"purpose": "batch"}).json()
@@ -108,6 +131,7 @@ def known(server: RunningServer) -> Body:
             "prefix_id": client.post("/v1/prefixes", json=PREFIX).json()["id"],
             "tool_id": client.post("/v1/tools", json=TOOL).json()["id"],
             "batch_id": client.post("/v1/batches", json=asked).json()["id"],
+            **administered(server),
         }
 
 
@@ -121,7 +145,8 @@ def test_an_operation_answers_as_described(server: RunningServer, known: Body, o
     def check(case: schemathesis.Case[Any], is_known: bool) -> None:
         if is_known:
             case.path_parameters.update({name: known[name] for name in case.path_parameters})
-        case.call_and_validate(base_url=server.url, excluded_checks=UNTOLD, timeout=30)
+        headers = headers_for(operation.path)
+        case.call_and_validate(base_url=server.url, headers=headers, excluded_checks=UNTOLD, timeout=30)
 
     check()
 
@@ -139,7 +164,8 @@ def test_a_plain_request_with_a_few_fields_more_answers_as_described(
         assert isinstance(case.body, dict)
         names = rng.sample(sorted(case.body), min(len(case.body), 2))
         case.body = {**PLAIN[operation.label], **{name: case.body[name] for name in names}}
-        answer = case.call_and_validate(base_url=server.url, excluded_checks=UNTOLD, timeout=30)
+        headers = headers_for(operation.path)
+        answer = case.call_and_validate(base_url=server.url, headers=headers, excluded_checks=UNTOLD, timeout=30)
         statuses.add(answer.status_code)
 
     check()

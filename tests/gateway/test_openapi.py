@@ -39,6 +39,8 @@ async def test_they_need_a_key_like_all_else_and_say_so(engine: ScriptedEngine, 
         client.headers["authorization"] = "Bearer k1"
         found = await description(client)
     assert found["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert found["paths"]["/ready"]["get"]["security"] == []
+    assert "security" not in found["paths"]["/v1/models"]["get"]
     assert found["security"] == [{"key": []}]
 
 
