@@ -183,10 +183,11 @@ class ProgramRunner:
         if defer and values.lanes[0] is logits and logits.is_contiguous() and not keeps_more:
             values = replace(values, room=logits)
         result = program.run(values, defer=defer)
+        state = {name: _own(value, logits) for name, value in result.state.items()}
         for at, lane in enumerate(lanes):
-            lane.session.keep(lane.position, {name: value[at : at + 1] for name, value in result.state.items()})
+            lane.session.keep(lane.position, {name: value[at : at + 1] for name, value in state.items()})
         if result.probes:
-            drawn.probes.append((places, result.probes))
+            drawn.probes.append((places, {name: _own(value, logits) for name, value in result.probes.items()}))
         if result.tokens is None:
             assert result.scores is not None
             drawn.scores.append((places, result.scores))
@@ -272,3 +273,9 @@ class ProgramRunner:
     def _sent(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
         host = torch.from_numpy(values)
         return host if self._device.type == "cpu" else host.pin_memory().to(self._device, non_blocking=True)
+
+
+def _own(value: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """The value in memory of its own: that of the logits is written over, by what is drawn and by the next step."""
+    is_shared = value.untyped_storage().data_ptr() == logits.untyped_storage().data_ptr()
+    return value.clone() if is_shared else value

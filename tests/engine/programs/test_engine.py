@@ -189,3 +189,16 @@ async def test_what_is_no_program_is_refused(engine: EngineClient, source: str, 
     with pytest.raises(InvalidRequest) as caught:
         await tokens_of(engine, request_of(source, parameters=parameters))
     assert caught.value.param == "sampler"
+
+
+async def test_logits_that_are_kept_as_they_are_stay_what_they_were(engine: EngineClient) -> None:
+    kept = (
+        "state.before = zeros(vocab)\n"
+        "def sample(logits):\n"
+        "    token = argmax(state.before)\n"
+        "    state.before = {}\n"
+        "    return token\n"
+    )
+    as_they_are = await tokens_of(engine, request_of(kept.format("logits")))
+    copied = await tokens_of(engine, request_of(kept.format("logits + 0.0")))
+    assert as_they_are == copied
