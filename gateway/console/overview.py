@@ -91,6 +91,11 @@ def _kv(services: Services, owner: str | None, names: Mapping[str, str]) -> dict
         "pages": stats.num_pages or info.num_pages,
         "used_pages": stats.num_used_pages,
         "cached_pages": stats.num_cached_pages,
+        "host_pages": stats.num_host_pages,
+        "contexts": stats.num_contexts,
+        "leases": stats.num_leases,
+        "revoked_leases": stats.num_revoked,
+        "demoted_contexts": stats.num_demoted,
         "accounts": [
             {
                 "account": one.account,

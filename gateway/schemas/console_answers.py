@@ -52,6 +52,11 @@ class KVNow(TypedDict):
     pages: int
     used_pages: int
     cached_pages: int
+    host_pages: int
+    contexts: int
+    leases: int
+    revoked_leases: int
+    demoted_contexts: int
     accounts: list[AccountNow]
 
 

@@ -98,11 +98,12 @@ function drawMap(kv) {
   const parts = kv.accounts
     .filter((one) => one.kib > 0)
     .map((one) => ({ label: one.name || one.account || "requests without a tenant", size: one.kib * 1024, ground: colour(one.account) }));
-  const held = kv.used_pages * page;
+  // What an account pays for may lie in host memory.
+  const held = (kv.used_pages + kv.host_pages) * page;
   const named = parts.reduce((sum, part) => sum + part.size, 0);
   if (held - named >= page) parts.push({ label: "just taken", size: held - named, ground: "var(--soft)" });
   parts.push({ label: "cached, anybody's to reuse", size: kv.cached_pages * page, ground: "var(--cached)" });
-  const total = kv.pages * page;
+  const total = (kv.pages + kv.host_pages) * page;
   const taken = parts.reduce((sum, part) => sum + part.size, 0);
   parts.push({ label: "free", size: Math.max(total - taken, 0), ground: "var(--free)" });
   const described = parts.map((part) => `${part.label}: ${bytes(part.size)}`).join(", ");
@@ -117,11 +118,16 @@ function drawMap(kv) {
     swatch.style.background = part.ground;
     legend.append(el("li", {}, swatch, `${part.label} `, el("span", { class: "number" }, bytes(part.size))));
   }
-  const tiers = (kv.tiers ?? []).map((tier) => [`in ${tier.name} memory`, `${bytes(tier.kib * 1024)} of ${bytes(tier.total_kib * 1024)}`]);
   fill(
     places.kv,
     strip,
     legend,
-    facts([["pool", `${bytes(total)}, ${whole(kv.pages)} pages of ${bytes(page)}`], ["held", `${whole(kv.used_pages)} pages`], ...tiers]),
+    facts([
+      ["pool", `${bytes(kv.pages * page)}, ${whole(kv.pages)} pages of ${bytes(page)}`],
+      ["held on the device", `${whole(kv.used_pages)} pages`],
+      ["held in host memory", `${whole(kv.host_pages)} pages, ${bytes(kv.host_pages * page)}`],
+      ["contexts", `${whole(kv.contexts)}, ${whole(kv.leases)} of them under a lease`],
+      ["made to give way", `${whole(kv.demoted_contexts)} contexts, ${whole(kv.revoked_leases)} leases`],
+    ]),
   );
 }
