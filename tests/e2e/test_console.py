@@ -167,7 +167,7 @@ async def test_it_can_be_used_by_keyboard_alone(server: RunningServer, page: Pag
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", ["#overview", "#tenants", "#runs", "#tools", "#audit", "#playground"])
+@pytest.mark.parametrize("view", ["#overview", "#tenants", "#prefixes", "#runs", "#tools", "#audit", "#playground"])
 async def test_it_is_accessible_and_fits_a_phone(
     server: RunningServer, browser: Browser, view: str, scheme: str
 ) -> None:
@@ -243,6 +243,18 @@ async def test_a_tool_is_shown_and_tried(server: RunningServer, page: Page) -> N
     await page.get_by_label("Arguments (JSON)").fill('{"n": 21}')
     await page.get_by_role("button", name="Run").click()
     await expect(page.get_by_label("What the tool answered")).to_contain_text("42")
+
+
+async def test_a_prefix_is_shown_evicted_and_deleted(server: RunningServer, page: Page) -> None:
+    async with connect(server) as client:
+        made = await client.post("/v1/prefixes", json={"name": "shown/here", "input": "some words to keep"})
+        assert made.status_code == 200, made.text
+    await page.goto(address(server, "#prefixes"))
+    row = page.get_by_role("row", name=re.compile("shown.here@1"))
+    await row.get_by_role("button", name="Evict").click()
+    await expect(row).to_contain_text("cold")
+    await row.get_by_role("button", name="Delete").click()
+    await expect(page.get_by_text("None. Programs make them")).to_be_visible()
 
 
 async def test_the_page_lets_nothing_from_elsewhere_in(server: RunningServer, locked: RunningServer) -> None:
