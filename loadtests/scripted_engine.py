@@ -14,10 +14,11 @@ import time
 from pathlib import Path
 from typing import cast
 
+from engine.leases.lease import LeaseRevoked
 from engine.loop import EngineLoop
 from engine.request import EngineInfo, FinishReason, GenerateRequest, GenerationDefaults, TokenEvent
 from engine.server import EngineServer, bound_socket
-from engine.stats import EngineStats
+from engine.stats import AccountCharge, EngineStats
 from engine.text.model import TextModel
 
 TEXT = (
@@ -79,6 +80,20 @@ class ScriptedLoop:
     def has_work(self) -> bool:
         """True while a sequence runs."""
         return bool(self._running)
+
+    @property
+    def wants_tending(self) -> bool:
+        """Nothing here happens by time alone."""
+        return False
+
+    @property
+    def charges(self) -> list[AccountCharge]:
+        """Nobody owes anything."""
+        return []
+
+    def take_revoked(self) -> list[LeaseRevoked]:
+        """Nobody has a lease."""
+        return []
 
     def submit(self, request: GenerateRequest, prepared: object = None) -> None:
         """Takes a request in, free of any constraint."""

@@ -23,3 +23,9 @@ def real_model_path() -> Path:
         return ModelStore(Path(home)).resolve(os.environ.get("WYE_TEST_MODEL", "smollm2-135m"))
     except SourceError as error:
         pytest.skip(str(error))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of the real model come first: they take longest, and would keep one process busy when others are done."""
+    slow = {item.path for item in items if "real_model" in item.keywords}
+    items.sort(key=lambda item: item.path not in slow)
