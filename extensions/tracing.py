@@ -11,9 +11,14 @@ from contextlib import contextmanager
 
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+__all__ = ["GenerationSpan", "SpanKind", "mark_failed", "span", "trace_headers", "tracer"]
+
 tracer = trace.get_tracer("wye")
+
+_W3C = TraceContextTextMapPropagator()
 
 Attributes = Mapping[str, AttributeValue]
 
@@ -47,6 +52,13 @@ def mark_failed(current: Span, kind: str) -> None:
     """
     current.set_attribute("error.type", kind)
     current.set_status(Status(StatusCode.ERROR))
+
+
+def trace_headers() -> dict[str, str]:
+    """Headers that let another server go on with the trace of now; none where nothing is traced."""
+    carried: dict[str, str] = {}
+    _W3C.inject(carried)
+    return carried
 
 
 class GenerationSpan:

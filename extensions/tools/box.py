@@ -31,6 +31,7 @@ from extensions.tools.redaction import Redaction
 from extensions.tools.sending import McpForgotten, McpLost, Sent
 from extensions.tools.servers import McpServer
 from extensions.tools.spec import ToolSpec
+from extensions.tracing import SpanKind, span
 
 if TYPE_CHECKING:
     from extensions.tools.mcp import McpTools
@@ -96,16 +97,23 @@ class ToolBox:
         started_at = time.monotonic()
         redaction = Redaction.of(spec)
         sent = Sent()
+        attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": spec.name}
         try:
-            async with (
-                self._answering(spec.name, spec.effect in REPEATABLE, spec.timeout_s, sent),
-                self._slot(spec, caller),
-            ):
-                await self._prepare()
-                result = await self._repeated(spec, checked, operation_id, caller, sent)
+            with span(f"execute_tool {spec.name}", attributes, SpanKind.CLIENT):
+                result = await self._answer(spec, checked, operation_id, caller, sent)
         except ToolError as error:
             raise redaction.of_error(error) from None
         return replace(redaction.of_result(result), ms=round((time.monotonic() - started_at) * 1000, 1))
+
+    async def _answer(
+        self, spec: ToolSpec, checked: dict[str, Any], operation_id: str, caller: ToolCaller, sent: Sent
+    ) -> ToolResult:
+        async with (
+            self._answering(spec.name, spec.effect in REPEATABLE, spec.timeout_s, sent),
+            self._slot(spec, caller),
+        ):
+            await self._prepare()
+            return await self._repeated(spec, checked, operation_id, caller, sent)
 
     async def list_tools(self, server: McpServer, *, caller: ToolCaller) -> list[ToolSpec]:
         """The tools of an MCP server, ready to be called; remembered for a while.

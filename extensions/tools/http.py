@@ -18,6 +18,7 @@ from extensions.tools.errors import ToolArgumentsInvalid, ToolFailed
 from extensions.tools.sending import Reply, Sent, send
 from extensions.tools.spec import HttpTarget, ToolSpec
 from extensions.tools.urls import filled
+from extensions.tracing import trace_headers
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 """Carries the id of one piece of work, so that a service can tell a repetition from a second order."""
@@ -117,6 +118,7 @@ def _request(target: HttpTarget, arguments: Mapping[str, Any], operation_id: str
         **{k.lower(): v for k, v in target.headers.items()},
     }
     headers[IDEMPOTENCY_HEADER] = operation_id
+    headers |= trace_headers()
     try:
         asked = httpx2.URL(url)
         if target.method in _HAS_NO_BODY and rest:

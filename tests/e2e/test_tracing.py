@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import queue
 import threading
 from collections.abc import Iterator
@@ -82,12 +83,60 @@ def collector() -> Iterator[Collector]:
     collector.close()
 
 
+class Service:
+    """What a tool asks: tells the weather, and keeps the `traceparent` of each request."""
+
+    def __init__(self) -> None:
+        heard: queue.Queue[str | None] = queue.Queue()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                heard.put(self.headers["traceparent"])
+                self.rfile.read(int(self.headers["content-length"]))
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.end_headers()
+                self.wfile.write(b'"sunny"')
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.heard = heard
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    service = Service()
+    yield service
+    service.close()
+
+
 @pytest.fixture(scope="module")
 def traced(
-    tiny_model: Path, start_options: list[str], tmp_path_factory: pytest.TempPathFactory, collector: Collector
+    tiny_model: Path,
+    start_options: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
+    collector: Collector,
+    service: Service,
 ) -> Iterator[RunningServer]:
-    environment = {"OMP_NUM_THREADS": "1", "WYE_TRACE_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
-    log_path = tmp_path_factory.mktemp("traced") / "log"
+    directory = tmp_path_factory.mktemp("traced")
+    tools = directory / "tools.json"
+    tool = {"name": "weather", "kind": "http", "effect": "pure", "description": "x", "http": {"url": service.url}}
+    tools.write_text(json.dumps({"tools": [tool]}))
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+        "WYE_TOOLS_FILE": str(tools),
+        "WYE_TRACE_ENDPOINT": collector.url,
+    }
+    log_path = directory / "log"
     with running_server(str(tiny_model), args=start_options, environment=environment, log_path=log_path) as running:
         yield running
 
@@ -132,6 +181,22 @@ async def test_a_program_is_a_span_above_all_that_it_generates(traced: RunningSe
     assert {one.parent_span_id for one in below[:-1]} == {program.span_id}
     assert values(program)["wye.run_id"] == answer.json()["extension"]["run_id"]
     assert values(program)["gen_ai.usage.output_tokens"] == 5
+
+
+async def test_a_tool_is_a_span_below_its_program_and_its_own_server_is_told(
+    traced: RunningServer, collector: Collector, service: Service
+) -> None:
+    program = "async def main(request, lm):\n    return str(await lm.tool('weather'))\n"
+    async with connect(traced) as client:
+        answer = await client.post(CHAT, json=chat(extension={"source": program}))
+        assert answer.status_code == 200, answer.text
+        spans = collector.until("chat org/tiny")
+    (call,) = [one for one in spans if one.name == "execute_tool weather"]
+    (run,) = [one for one in spans if one.name.startswith("invoke_agent")]
+    assert (call.kind, call.parent_span_id) == (Span.SPAN_KIND_CLIENT, run.span_id)
+    heard = service.heard.get(timeout=PATIENCE_S)
+    assert heard is not None
+    assert heard.split("-")[1:3] == [call.trace_id.hex(), call.span_id.hex()]
 
 
 async def test_the_span_of_a_stream_lasts_until_its_end(traced: RunningServer, collector: Collector) -> None:
