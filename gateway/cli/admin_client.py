@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from gateway.cli.console import output, print_error
 from gateway.cli.exits import Exit
-
-if TYPE_CHECKING:
-    import httpx
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="WYE_URL", help="Server to talk to.")]
 AdminKeyOption = Annotated[
@@ -20,9 +18,6 @@ AdminKeyOption = Annotated[
     typer.Option("--admin-key", envvar=["WYE_ADMIN_KEY", "OPENAI_ADMIN_KEY"], help="Key of an administrator."),
 ]
 TenantArgument = Annotated[str, typer.Argument(help="Id of a tenant, or its name if no other has that.")]
-
-TIMEOUT_S = 30.0
-MAX_PAGE = 100
 
 
 class AdminClient:
@@ -36,39 +31,27 @@ class AdminClient:
     def __init__(self, url: str, key: str) -> None:
         if not key:
             raise typer.BadParameter("set WYE_ADMIN_KEY, or give the key", param_hint="--admin-key")
-        self._url = url.rstrip("/").removesuffix("/v1")
-        self._key = key
+        # Here: with what it imports, commands that talk to nobody would start later.
+        from gateway.cli.api_client import ApiClient
+
+        self._client = ApiClient(url, key, "/v1")
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
         """One request; `path` is below /v1."""
-        import httpx
+        with _ending():
+            return self._client.send(method, path, body)
 
-        headers = {"Authorization": f"Bearer {self._key}"}
-        try:
-            answer = httpx.request(method, f"{self._url}/v1{path}", json=body, headers=headers, timeout=TIMEOUT_S)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            _fail(f"{self._url} does not answer: {error}", Exit.UNAVAILABLE)
-        if not answer.is_success:
-            _fail(*_reason(answer))
-        return answer.json()
-
-    def pages(self, path: str) -> Iterator[dict[str, Any]]:
+    def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
         """All items of a list."""
-        sign, after = "&" if "?" in path else "?", ""
-        while True:
-            found = self.send("GET", f"{path}{sign}limit={MAX_PAGE}{after}")
-            yield from found["data"]
-            if not found.get("has_more"):
-                return
-            after = f"&after={found['last_id']}"
+        with _ending():
+            yield from self._client.items(path, **params)
 
     def tenant(self, name: str) -> str:
         """The id of a tenant that is named by id or name."""
         if name.startswith("proj_"):
             return name
-        found = [
-            str(one["id"]) for one in self.pages("/organization/projects?include_archived=true") if one["name"] == name
-        ]
+        everybody = self.pages("/organization/projects", include_archived="true")
+        found = [str(one["id"]) for one in everybody if one["name"] == name]
         if not found:
             _fail(f"there is no tenant '{name}'", Exit.NOT_FOUND)
         if len(found) > 1:
@@ -96,15 +79,15 @@ def when(seconds: float | None) -> str | None:
     return None if not seconds else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def _reason(answer: httpx.Response) -> tuple[str, Exit]:
-    code = {404: Exit.NOT_FOUND, 401: Exit.ACCESS_DENIED, 403: Exit.ACCESS_DENIED, 400: Exit.USAGE}
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """Ends the command with the reason of a request that failed."""
+    from gateway.cli.api_client import RequestFailed
+
     try:
-        message = str(answer.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        message = f"the server answered {answer.status_code}"
-    if answer.status_code == 503:
-        return message, Exit.UNAVAILABLE
-    return message, code.get(answer.status_code, Exit.FAILURE)
+        yield
+    except RequestFailed as error:
+        _fail(error.message, Exit.USAGE if error.status == 400 else error.code)
 
 
 def _fail(message: str, code: Exit) -> NoReturn:

@@ -137,11 +137,12 @@ def remove(run_id: RunArgument, url: UrlOption = DEFAULT_URL, api_key: KeyOption
 
 
 def _asked(url: str, api_key: str, ask: Callable[[Any], T]) -> T:
-    from gateway.cli.run_client import RunClient, RunRequestFailed
+    from gateway.cli.api_client import RequestFailed
+    from gateway.cli.run_client import RunClient
 
     try:
         return ask(RunClient(url, api_key))
-    except RunRequestFailed as error:
+    except RequestFailed as error:
         print_error(error.message)
         raise typer.Exit(error.code) from None
 

@@ -44,8 +44,7 @@ def list_tenants(
     json: JsonOption = False,
 ) -> None:
     """List tenants, oldest first."""
-    path = f"{PROJECTS}?include_archived={'true' if archived else 'false'}"
-    found = list(AdminClient(url, admin_key).pages(path))
+    found = list(AdminClient(url, admin_key).pages(PROJECTS, include_archived="true" if archived else "false"))
     if json:
         print_json(found)
         return

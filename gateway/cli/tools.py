@@ -20,6 +20,9 @@ app = typer.Typer(no_args_is_help=True, help="Register, list, test and remove to
 
 T = TypeVar("T")
 
+CALL_S = 660.0
+"""Longest wait for an answer: calls of tools may take ten minutes."""
+
 UrlOption = Annotated[str, typer.Option("--url", envvar="WYE_URL", help="Server to talk to.")]
 KeyOption = Annotated[str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Key to send.")]
 
@@ -86,7 +89,7 @@ def add(
 @app.command("list")
 def list_tools(url: UrlOption = DEFAULT_URL, api_key: KeyOption = "", json: JsonOption = False) -> None:
     """List tools and servers: one's own, and the operator's."""
-    found = _asked(url, api_key, lambda client: client.all())
+    found = _asked(url, api_key, lambda client: list(client.items("")))
     if json:
         print_json(found)
         return
@@ -162,10 +165,10 @@ def check(
 
 
 def _asked(url: str, api_key: str, ask: Callable[[Any], T]) -> T:
-    from gateway.cli.tool_client import RequestFailed, ToolClient
+    from gateway.cli.api_client import ApiClient, RequestFailed
 
     try:
-        return ask(ToolClient(url, api_key))
+        return ask(ApiClient(url, api_key, "/v1/tools", CALL_S))
     except RequestFailed as error:
         print_error(error.message)
         raise typer.Exit(error.code) from None

@@ -67,11 +67,9 @@ def show_audit(
 ) -> None:
     """Show what administrators changed, newest first."""
     client = AdminClient(url, admin_key)
-    path = "/organization/audit_logs"
-    if tenant:
-        path += "?" + urlencode({"project_ids[]": client.tenant(tenant)})
+    of = {"project_ids[]": client.tenant(tenant)} if tenant else {}
     found: list[dict[str, Any]] = []
-    for line in client.pages(path):
+    for line in client.pages("/organization/audit_logs", **of):
         found.append(line)
         if len(found) == limit:
             break

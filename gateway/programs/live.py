@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 import uuid
-from typing import Any
+from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -25,6 +26,8 @@ MAX_TOLD = 1000
 """Programs of one process that others hear of."""
 
 _KEY = f"{PREFIX}live:"
+_TELLERS = f"{PREFIX}live"
+"""Sorted set: keys of the processes that tell something, by the time until which that holds; no search of all keys."""
 
 
 class LivePrograms:
@@ -60,7 +63,7 @@ class LivePrograms:
         found = self._own()
         if self._redis is not None:
             with contextlib.suppress(RedisError, OSError, TimeoutError):
-                keys = [key async for key in self._redis.scan_iter(match=f"{_KEY}*", count=1000)]
+                keys = cast("list[bytes]", await self._redis.zrangebyscore(_TELLERS, time.time(), "+inf"))
                 others = [key for key in keys if key.decode() != self._key]
                 for told in await self._redis.mget(others) if others else ():
                     found += json.loads(told) if told else []
@@ -76,14 +79,20 @@ class LivePrograms:
                 await self._redis.aclose()
 
     async def _tell(self, redis: Redis) -> None:
-        while self._runs:
+        while True:
+            told = self._own()[:MAX_TOLD]
             try:
-                await redis.set(self._key, json.dumps(self._own()[:MAX_TOLD]), ex=FORGOTTEN_S)
+                async with redis.pipeline(transaction=True) as pipe:
+                    now_s = time.time()
+                    pipe.set(self._key, json.dumps(told), ex=FORGOTTEN_S)
+                    pipe.zadd(_TELLERS, {self._key: now_s + FORGOTTEN_S})
+                    pipe.zremrangebyscore(_TELLERS, "-inf", now_s)
+                    await pipe.execute()
             except (RedisError, OSError, TimeoutError) as error:
                 log.debug("running programs were not told: %s", error)
+            if not told and not self._runs:
+                return
             await asyncio.sleep(PERIOD_S)
-        with contextlib.suppress(RedisError, OSError, TimeoutError):
-            await redis.delete(self._key)
 
     def _own(self) -> list[dict[str, Any]]:
         return [_described(run, owner) for run, owner in self._runs.items()]

@@ -138,9 +138,9 @@ class RunStore:
 
     async def aclose(self) -> None:
         """Closes the connections. Idempotent."""
-        with contextlib.suppress(RedisError, OSError):
-            await self._redis.aclose()
-            await self._followers.aclose()
+        for redis in (self._redis, self._followers):
+            with contextlib.suppress(RedisError, OSError):
+                await redis.aclose()
 
     async def check(self) -> None:
         """Asks whether the store is there.

@@ -1,7 +1,7 @@
 // What administrators changed, and what happened to accounts.
 
 import { call } from "./api.js";
-import { card, el, moment, table } from "./dom.js";
+import { card, el, fill, moment, table } from "./dom.js";
 
 export const name = "audit";
 export const title = "Audit";
@@ -14,10 +14,6 @@ export function enter() {
   places = { audit: card("Audit", { class: "wide" }), ledger: card("Ledger of KV accounts", { class: "wide" }) };
   drawn = 0;
   return [el("div", { class: "cards" }, Object.values(places))];
-}
-
-function fill(place, ...children) {
-  place.replaceChildren(place.firstChild, ...children);
 }
 
 export function update(data) {

@@ -50,6 +50,11 @@ export const moment = (unix) => (unix ? new Date(unix * 1000).toLocaleString() :
 export const card = (title, attributes, ...children) =>
   el("section", { class: `card ${attributes?.class ?? ""}`, "aria-label": title }, el("h2", {}, title), ...children);
 
+/** What stands in a card below its heading, anew. */
+export function fill(place, ...children) {
+  place.replaceChildren(place.firstChild, ...children.filter((child) => child !== null));
+}
+
 /** Names and values. */
 export const facts = (pairs) =>
   el("dl", {}, pairs.filter((pair) => pair[1] !== undefined).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value ?? "—")]));
@@ -86,3 +91,21 @@ export function sparkline(values, title) {
     svg("polyline", { class: "line", points: points.join(" "), "vector-effect": "non-scaling-stroke" }),
   );
 }
+
+/** Programs that have not ended, as the overview tells of them. */
+export const programTable = (programs) =>
+  table(
+    "Programs that have not ended",
+    [
+      ["run", (run) => el("code", {}, run.id)],
+      ["program", (run) => run.program],
+      ["tenant", (run) => run.tenant || "—"],
+      ["age", (run) => duration(run.wall_s), "number"],
+      ["contexts", (run) => whole(run.contexts), "number"],
+      ["generations", (run) => whole(run.generations), "number"],
+      ["tokens", (run) => whole(run.completion_tokens), "number"],
+      ["calls", (run) => whole(run.host_calls), "number"],
+    ],
+    programs,
+    "No program is running.",
+  );

@@ -1,6 +1,6 @@
 // What the server does now: its engine, the KV map, running programs.
 
-import { bytes, card, colour, duration, el, facts, sparkline, table, whole } from "./dom.js";
+import { bytes, card, colour, duration, el, facts, fill, programTable, sparkline, whole } from "./dom.js";
 
 export const name = "overview";
 export const title = "Overview";
@@ -20,10 +20,6 @@ export function enter() {
     programs: card("Running programs", { class: "wide" }),
   };
   return [el("div", { class: "cards" }, Object.values(places))];
-}
-
-function fill(place, ...children) {
-  place.replaceChildren(place.firstChild, ...children);
 }
 
 function remember(list, value) {
@@ -72,24 +68,7 @@ export function update(data) {
     sparkline(past.running, "running sequences"),
     el("p", {}, `${whole(engine.running)} running, ${whole(engine.waiting)} waiting`),
   );
-  fill(
-    places.programs,
-    table(
-      "Programs that have not ended",
-      [
-        ["run", (run) => el("code", {}, run.id)],
-        ["program", (run) => run.program],
-        ["tenant", (run) => run.tenant || "—"],
-        ["age", (run) => duration(run.wall_s), "number"],
-        ["contexts", (run) => whole(run.contexts), "number"],
-        ["generations", (run) => whole(run.generations), "number"],
-        ["tokens", (run) => whole(run.completion_tokens), "number"],
-        ["calls", (run) => whole(run.host_calls), "number"],
-      ],
-      programs,
-      "No program is running.",
-    ),
-  );
+  fill(places.programs, programTable(programs));
 }
 
 /** One strip: what each payer holds, then the cache, then what is free. */

@@ -1,7 +1,7 @@
 // Prefixes that the server keeps: what they cost, until when, and who may use them.
 
 import { call } from "./api.js";
-import { bytes, card, duration, el, table, whole } from "./dom.js";
+import { bytes, card, duration, el, fill, table, whole } from "./dom.js";
 
 export const name = "prefixes";
 export const title = "Prefixes";
@@ -21,16 +21,13 @@ export function update() {
   if (performance.now() - drawn > PERIOD_MS && !place.contains(document.activeElement)) refresh();
 }
 
-function fill(...children) {
-  place.replaceChildren(place.firstChild, ...children);
-}
-
 async function refresh() {
   drawn = performance.now();
   try {
     const now = Date.now() / 1000;
     const found = await call("GET", "v1/prefixes?limit=100");
     fill(
+      place,
       table(
         "Of the key that this page has, and those shared with it",
         [
@@ -49,7 +46,7 @@ async function refresh() {
       ),
     );
   } catch (error) {
-    fill(el("p", { class: "problem", role: "alert" }, error.message));
+    fill(place, el("p", { class: "problem", role: "alert" }, error.message));
   }
 }
 

@@ -1,7 +1,7 @@
 // Programs that run now, and detached runs that the server keeps.
 
 import { call } from "./api.js";
-import { card, duration, el, moment, table, whole } from "./dom.js";
+import { card, duration, el, fill, moment, programTable, table, whole } from "./dom.js";
 
 export const name = "runs";
 export const title = "Runs";
@@ -16,29 +16,8 @@ export function enter() {
   return [el("div", { class: "cards" }, Object.values(places))];
 }
 
-function fill(place, ...children) {
-  place.replaceChildren(place.firstChild, ...children);
-}
-
 export function update(data) {
-  fill(
-    places.now,
-    table(
-      "Programs that have not ended",
-      [
-        ["run", (run) => el("code", {}, run.id)],
-        ["program", (run) => run.program],
-        ["tenant", (run) => run.tenant || "—"],
-        ["age", (run) => duration(run.wall_s), "number"],
-        ["contexts", (run) => whole(run.contexts), "number"],
-        ["generations", (run) => whole(run.generations), "number"],
-        ["tokens", (run) => whole(run.completion_tokens), "number"],
-        ["calls", (run) => whole(run.host_calls), "number"],
-      ],
-      data.programs,
-      "No program is running.",
-    ),
-  );
+  fill(places.now, programTable(data.programs));
   if (performance.now() - drawn > PERIOD_MS || !drawn) refresh();
 }
 

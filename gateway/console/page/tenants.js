@@ -1,7 +1,7 @@
 // Tenants: what they use, hold and may use; their keys; forms for all of it.
 
 import { call } from "./api.js";
-import { bytes, card, el, moment, table, whole } from "./dom.js";
+import { bytes, card, el, fill, moment, table, whole } from "./dom.js";
 
 export const name = "tenants";
 export const title = "Tenants";
@@ -28,10 +28,6 @@ export function enter() {
 export function update(data) {
   has = data.server.has_tenants;
   if (performance.now() - drawn > PERIOD_MS || !drawn) refresh();
-}
-
-function fill(place, ...children) {
-  place.replaceChildren(place.firstChild, ...children);
 }
 
 async function refresh() {

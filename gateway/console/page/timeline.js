@@ -70,6 +70,7 @@ export class Story {
     const named = (label, at) => children.push(svg("text", { class: "label", x: 0, y: at + 11 }, label));
 
     named("text", y);
+    for (const one of this.marks) children.push(svg("circle", { cx: x(one.at), cy: y + 6, r: 4, fill: "var(--warn)" }, svg("title", {}, one.label)));
     for (const one of this.texts) children.push(svg("line", { x1: x(one.at), x2: x(one.at), y1: y, y2: y + 12, stroke: "var(--accent)", "stroke-width": 1.5 }));
     y += ROW + 4;
 

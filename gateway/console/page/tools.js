@@ -1,7 +1,7 @@
 // Tools that the server runs, and a way to try one.
 
 import { call } from "./api.js";
-import { card, el, table } from "./dom.js";
+import { card, el, fill, table } from "./dom.js";
 
 export const name = "tools";
 export const title = "Tools";
@@ -13,10 +13,6 @@ export function enter() {
   places.trial.hidden = true;
   refresh();
   return [el("div", { class: "cards" }, Object.values(places))];
-}
-
-function fill(place, ...children) {
-  place.replaceChildren(place.firstChild, ...children);
 }
 
 async function refresh() {
