@@ -86,11 +86,6 @@ def usage(outcome: ProgramOutcome) -> dict[str, int]:
     }
 
 
-def test_there_are_enough_cases() -> None:
-    assert len(CASES) >= 40
-    assert len({repr(case) for case in CASES.values()}) == len(CASES)
-
-
 NAMED = Case(options={"max_tokens": 6, "temperature": 1.0, "seed": 3, "template_stops": False}, prompt="one two")
 
 
