@@ -1,0 +1,14 @@
+"""Kernels run interpreted on CPU tensors, or on a GPU where `WYE_TEST_DEVICE=cuda` says so."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """Where the kernels' tensors lie."""
+    return torch.device(os.environ.get("WYE_TEST_DEVICE", "cpu"))
