@@ -12,7 +12,13 @@ from gateway.cli.exits import Exit
 CONNECT_S = 5.0
 MAX_PAGE = 100
 
-_CODES = {404: Exit.NOT_FOUND, 401: Exit.ACCESS_DENIED, 403: Exit.ACCESS_DENIED, 503: Exit.UNAVAILABLE}
+_CODES = {
+    404: Exit.NOT_FOUND,
+    410: Exit.NOT_FOUND,
+    401: Exit.ACCESS_DENIED,
+    403: Exit.ACCESS_DENIED,
+    503: Exit.UNAVAILABLE,
+}
 
 
 class RequestFailed(Exception):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import doctor, keys, models, programs, quotas, runs, serve, tenants, tools, usage, version
+from gateway.cli import doctor, keys, models, prefixes, programs, quotas, runs, serve, tenants, tools, usage, version
 from gateway.cli.exits import help_text
 from gateway.cli.group import ErrorReportingGroup
 
@@ -33,6 +33,7 @@ app.command("run")(programs.run_program)
 app.command("check")(programs.check_program)
 app.command("new")(programs.new_program)
 app.add_typer(models.app, name="models")
+app.add_typer(prefixes.app, name="prefixes")
 app.add_typer(runs.app, name="runs")
 app.add_typer(tools.app, name="tools")
 app.add_typer(tenants.app, name="tenants")
