@@ -19,6 +19,7 @@ from engine.attention.tables import LaneTables, flatten
 from engine.kv.manager import PageCopy
 from engine.kv.storage import KVStorage
 from engine.models.step import HiddenReadout, StepInputs
+from engine.runner.decoding import DecodeStep, StagedDecode, only_decodes
 from engine.runner.pooling import PooledRows, pooled_rows, row_indices
 from engine.runner.readout_rows import PromptReadout, ReadoutRows, readout_rows
 from engine.sampling.sampler import SampleLane
@@ -53,22 +54,24 @@ class StagedStep(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     Attributes:
         batch: What it was made from; only its row lists are read in the device's thread.
         copies: Pages to copy before anything else.
-        inputs: For the model; token ids that are fed back are still missing.
+        inputs: For the model; token ids that are fed back are still missing. None where `decode` has all.
         fed: Those, or None.
         readouts: Which rows sample, and which are prompt positions asked about.
         sample_rows: [S] int64, places among the R rows that are sampled from; None if all are, in order.
         sample_lanes: Who samples, S of them.
         pooled: Whose hidden states are wanted.
+        decode: What the device's own way of decoding wants instead of `inputs`, if it takes the step.
     """
 
     batch: Batch
     copies: Sequence[PageCopy]
-    inputs: StepInputs
+    inputs: StepInputs | None
     fed: FedTokens | None
     readouts: ReadoutRows
     sample_rows: torch.Tensor | None
     sample_lanes: list[SampleLane]
     pooled: Sequence[PooledRows] = ()
+    decode: StagedDecode | None = None
 
     @property
     def prompt_readouts(self) -> Sequence[PromptReadout]:
@@ -83,9 +86,13 @@ class InputStager:
         storage: K and V.
         last_tokens: [rows] int64, what each row of device state drew last.
         hidden_size: Width of the model's hidden states.
+        decode: Stages decoding lanes itself, if the device has a way of its own for them.
     """
 
-    def __init__(self, storage: KVStorage, last_tokens: torch.Tensor, hidden_size: int) -> None:
+    def __init__(
+        self, storage: KVStorage, last_tokens: torch.Tensor, hidden_size: int, decode: DecodeStep | None = None
+    ) -> None:
+        self._decode = decode
         self._storage = storage
         self._hidden_size = hidden_size
         self._device = storage.device
@@ -93,6 +100,10 @@ class InputStager:
 
     def stage(self, batch: Batch) -> StagedStep:
         """Reads everything the step needs from the host's objects."""
+        if self._decode is not None and only_decodes(batch):
+            decode = self._decode.stage(batch.lanes)
+            if decode is not None:
+                return _staged_decode(batch, decode)
         lanes, num_tokens = batch.lanes, batch.num_tokens
         counts = [lane.num_tokens for lane in lanes]
         query_starts = list(accumulate(counts, initial=0))
@@ -167,6 +178,21 @@ class InputStager:
 
     def _tensor(self, values: Indices) -> torch.Tensor:
         return torch.from_numpy(values) if self._device.type == "cpu" else _upload(values, self._device)
+
+
+def _staged_decode(batch: Batch, decode: StagedDecode) -> StagedStep:
+    """A step of which the device's own way has all it needs."""
+    places = range(len(batch.lanes))
+    return StagedStep(
+        batch=batch,
+        copies=batch.copies,
+        inputs=None,
+        fed=None,
+        readouts=ReadoutRows(places, places, places),
+        sample_rows=None,
+        sample_lanes=[_sample_lane(lane) for lane in batch.lanes],
+        decode=decode,
+    )
 
 
 def _single_tokens(lanes: Sequence[Lane], page_size: int) -> tuple[Indices, Indices]:

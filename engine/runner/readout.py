@@ -1,15 +1,17 @@
 """What a step leaves on the device, and its way to the host.
 
-`fetch` runs in the device's thread and does no more than copy numbers, so that the next step starts soon; what lanes
-make of those numbers is `lane_results`, for whoever waited.
+`fetch` runs in the device's thread and waits for nothing: on an accelerator it asks for copies, so that the next step
+is started while this one still runs. Who wants the results waits for them, and makes of them what lanes are told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import msgspec
+import torch
 
 from engine.request import Distribution, Probes, TokenLogprob
 from engine.runner.inputs import StagedStep
@@ -29,7 +31,7 @@ class LogprobRows:
     top_logprobs: list[list[float]]
 
 
-class StepResults(msgspec.Struct, frozen=True, eq=False, gc=False):
+class StepResults(msgspec.Struct, frozen=True, eq=False):
     """Outcome of one step, on the host.
 
     Attributes:
@@ -53,29 +55,95 @@ class StepResults(msgspec.Struct, frozen=True, eq=False, gc=False):
     further: Sequence[tuple[Sequence[int], list[int], LogprobRows | None]] = ()
 
 
+class StepOutcome(msgspec.Struct, kw_only=True, eq=False):
+    """Outcome of one step, on its way to the host.
+
+    Attributes:
+        token_ids: [S] integers drawn; None if no lane samples.
+        logprobs: Of those, if any lane asked.
+        prompts: One for each of `StagedStep.prompt_readouts`.
+        pooled, distributions, probes, rows: See `StepResults`; they are on the host already.
+        waves: Places in the batch, tokens drawn behind guesses that were right, and their log-probabilities.
+        arrival: Tells when the step has ended and all tensors have come; None if it has already.
+    """
+
+    token_ids: torch.Tensor | None
+    logprobs: Logprobs | None
+    prompts: Sequence[Logprobs]
+    pooled: Sums
+    distributions: Mapping[int, Distribution]
+    probes: Mapping[int, Probes]
+    rows: Mapping[int, Sequence[Distribution]]
+    waves: Sequence[tuple[Sequence[int], torch.Tensor, Logprobs | None]]
+    arrival: torch.cuda.Event | None = None
+
+    def wait(self) -> StepResults:
+        """Waits for the tensors, and reads them."""
+        if self.arrival is not None:
+            self.arrival.synchronize()
+        return StepResults(
+            token_ids=[] if self.token_ids is None else self.token_ids.tolist(),
+            logprobs=_read(self.logprobs),
+            prompts=[_read(found) for found in self.prompts],
+            pooled=self.pooled,
+            distributions=self.distributions,
+            probes=self.probes,
+            rows=self.rows,
+            further=[(places, tokens.tolist(), _read(found)) for places, tokens, found in self.waves],
+        )
+
+
 def fetch(
+    device: torch.device,
     sampled: SampledTokens | None,
-    prompts: Sequence[Logprobs],
-    pooled: Sums,
-    distributions: Mapping[int, Distribution],
-    probes: Mapping[int, Probes],
-    rows: Mapping[int, Sequence[Distribution]],
+    *,
+    prompts: Sequence[Logprobs] = (),
+    pooled: Sums | None = None,
+    distributions: Mapping[int, Distribution] | None = None,
+    probes: Mapping[int, Probes] | None = None,
+    rows: Mapping[int, Sequence[Distribution]] | None = None,
     waves: Sequence[Wave] = (),
-) -> StepResults:
-    """Copies a step's outcome to the host. Waits for the device.
+) -> StepOutcome:
+    """Asks for a step's outcome on the host.
 
     Args:
+        device: Where it was computed.
         sampled: Tokens drawn, if any lane samples.
         prompts: Log-probabilities for each of `StagedStep.prompt_readouts`.
         pooled, distributions, probes, rows: What is on the host already.
         waves: Tokens drawn behind guesses that were right.
     """
-    found = [_fetch_rows(logprobs) for logprobs in prompts]
-    if sampled is None:
-        return StepResults([], None, found, pooled, distributions, probes, rows)
-    logprobs = _fetch_any(sampled.logprobs)
-    further = [(wave.places, wave.sampled.token_ids.tolist(), _fetch_any(wave.sampled.logprobs)) for wave in waves]
-    return StepResults(sampled.token_ids.tolist(), logprobs, found, pooled, distributions, probes, rows, further)
+    outcome = StepOutcome(
+        token_ids=None if sampled is None else to_host(sampled.token_ids),
+        logprobs=None if sampled is None else _to_host(sampled.logprobs),
+        prompts=[_to_host(found) for found in prompts],
+        pooled=pooled or {},
+        distributions=distributions or {},
+        probes=probes or {},
+        rows=rows or {},
+        waves=[(wave.places, to_host(wave.sampled.token_ids), _to_host(wave.sampled.logprobs)) for wave in waves],
+    )
+    if device.type == "cuda":
+        outcome.arrival = torch.cuda.current_stream(device).record_event()
+    return outcome
+
+
+def to_host(values: torch.Tensor) -> torch.Tensor:
+    """Asks for a copy in memory that the host reads and the device writes; on a CPU the tensor is there already."""
+    if values.device.type == "cpu":
+        return values
+    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return copy.copy_(values, non_blocking=True)
+
+
+@overload
+def _to_host(found: Logprobs) -> Logprobs: ...
+@overload
+def _to_host(found: None) -> None: ...
+def _to_host(found: Logprobs | None) -> Logprobs | None:
+    if found is None:
+        return None
+    return Logprobs(*(to_host(part) for part in (found.chosen, found.rank, found.top_ids, found.top_logprobs)))
 
 
 def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
@@ -119,11 +187,13 @@ def _wanted(staged: StagedStep, places: Sequence[int]) -> list[int | None]:
     return [staged.batch.lanes[place].sequence.request.sampling.logprobs for place in places]
 
 
-def _fetch_any(found: Logprobs | None) -> LogprobRows | None:
-    return None if found is None else _fetch_rows(found)
-
-
-def _fetch_rows(found: Logprobs) -> LogprobRows:
+@overload
+def _read(found: Logprobs) -> LogprobRows: ...
+@overload
+def _read(found: None) -> None: ...
+def _read(found: Logprobs | None) -> LogprobRows | None:
+    if found is None:
+        return None
     return LogprobRows(found.chosen.tolist(), found.rank.tolist(), found.top_ids.tolist(), found.top_logprobs.tolist())
 
 

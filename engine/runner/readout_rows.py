@@ -71,8 +71,8 @@ class ReadoutRows(msgspec.Struct, frozen=True, eq=False, gc=False):
         passes: Lanes of whose rows distributions are wanted.
     """
 
-    rows: list[int]
-    sampling: list[int]
+    rows: Sequence[int]
+    sampling: Sequence[int]
     sample_rows: Sequence[int]
     prompts: Sequence[PromptReadout] = ()
     drafts: Sequence[DraftRows] = ()

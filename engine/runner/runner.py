@@ -17,11 +17,12 @@ from engine.kv.storage import KVStorage
 from engine.kv.tiers import HostStore, Transfer, split
 from engine.models.step import StepModel
 from engine.request import Distribution, Probes
+from engine.runner.decoding import DecodeStep, StagedDecode
 from engine.runner.device_thread import DeviceThread
 from engine.runner.inputs import InputStager, StagedStep
 from engine.runner.pooling import sum_states
 from engine.runner.programs import ProgramRows
-from engine.runner.readout import StepResults, fetch, lane_results
+from engine.runner.readout import StepOutcome, fetch, lane_results
 from engine.runner.verifying import Wave, verify
 from engine.sampling.choice import SampleLane
 from engine.sampling.distribution import describe
@@ -44,6 +45,7 @@ class ModelRunner:
         num_threads: Threads of one operation on a CPU; None leaves torch's choice.
         team: Threads that native sampling spreads over; see `Sampler`.
         host: K and V in host memory, if there is any.
+        decode: Computes steps of decoding lanes in a way of its own, if the device has one.
     """
 
     def __init__(
@@ -55,21 +57,23 @@ class ModelRunner:
         num_threads: int | None = None,
         team: object | None = None,
         host: HostStore | None = None,
+        decode: DecodeStep | None = None,
     ) -> None:
         self._model = model
+        self._decode = decode
         self._storage = storage
         self._host = host
         self._state = state
         self._sampler = Sampler(state, team=team)
         self._programs = ProgramRows(state, team)
-        self._stager = InputStager(storage, state.last_tokens, model.config.hidden_size)
+        self._stager = InputStager(storage, state.last_tokens, model.config.hidden_size, decode)
         self._thread = DeviceThread(num_threads)
 
     def submit(self, batch: Batch) -> StepHandle:
         """Starts a batch behind those already submitted; does not wait."""
         staged = self._stager.stage(batch)
         wait = self._thread.submit(partial(self._prepare, staged), partial(self._compute, staged))
-        return lambda: lane_results(staged, wait())
+        return lambda: lane_results(staged, wait().wait())
 
     def close(self) -> None:
         """Waits for what was submitted and lets go of the thread. Idempotent."""
@@ -85,14 +89,19 @@ class ModelRunner:
         if staged.fed is not None:
             staged.fed.fill()
 
-    def _compute(self, staged: StagedStep) -> StepResults:
-        logits = self._model.forward(staged.inputs)
+    def _compute(self, staged: StagedStep) -> StepOutcome:
+        device = self._storage.device
+        if staged.decode is not None:
+            tokens = self._draw_whole(staged, staged.decode)
+            if tokens is not None:
+                return fetch(device, SampledTokens(tokens, None))
+        logits = self._forward(staged)
         prompts = self._score_prompts(staged, logits) if staged.prompt_readouts else ()
-        hidden = staged.inputs.hidden
+        hidden = None if staged.inputs is None else staged.inputs.hidden
         pooled = {} if hidden is None else sum_states(staged.pooled, hidden.states)
         behind = self._describe_rows(staged, logits) if staged.readouts.passes else {}
         if not staged.sample_lanes:
-            return fetch(None, prompts, pooled, {}, {}, behind)
+            return fetch(device, None, prompts=prompts, pooled=pooled, rows=behind)
         rows = logits if staged.sample_rows is None else logits.index_select(0, staged.sample_rows)
         all_masks = None if staged.batch.masks is None else staged.batch.masks.take()
         masks = None if all_masks is None else _masks(staged, all_masks)
@@ -100,7 +109,29 @@ class ModelRunner:
         sampled = self._sample(rows, staged.sample_lanes, masks)
         noted = self._noted(staged)  # before guesses are verified, which draws again
         waves = self._verify(staged, logits, sampled, all_masks) if staged.readouts.drafts else ()
-        return fetch(sampled, prompts, pooled, distributions, noted, behind, waves)
+        return fetch(
+            device,
+            sampled,
+            prompts=prompts,
+            pooled=pooled,
+            distributions=distributions,
+            probes=noted,
+            rows=behind,
+            waves=waves,
+        )
+
+    def _draw_whole(self, staged: StagedStep, decode: StagedDecode) -> torch.Tensor | None:
+        """Computes the step and draws in one, where its lanes want nothing else; None where they do."""
+        assert self._decode is not None
+        plain = not (self._programs or staged.batch.masks or staged.batch.num_readouts)
+        return self._decode.draw(decode) if plain else None
+
+    def _forward(self, staged: StagedStep) -> torch.Tensor:
+        if staged.decode is not None:
+            assert self._decode is not None
+            return self._decode.forward(staged.decode)
+        assert staged.inputs is not None
+        return self._model.forward(staged.inputs)
 
     def _noted(self, staged: StagedStep) -> dict[int, Probes]:
         """By place in the batch, what programs noted down."""
