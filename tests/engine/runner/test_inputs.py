@@ -72,6 +72,7 @@ def test_a_staged_step_says_of_every_token_what_its_lane_says(seed: int) -> None
     if staged.fed is not None:
         staged.fed.fill()
 
+    assert staged.inputs is not None
     inputs, layout = staged.inputs, staged.inputs.layout
     positions = [position for lane in batch.lanes for position in range(lane.start, lane.stop)]
     owners = [lane for lane in batch.lanes for _ in range(lane.num_tokens)]
@@ -99,6 +100,7 @@ def test_rows_read_out_are_those_that_sample_and_those_whose_prompt_is_asked_abo
         batch.append(_lane(rng, row, decodes=seed % 3 == 0 or rng.random() < 0.3))
     staged = _stager(torch.zeros(ROWS, dtype=torch.int64)).stage(batch)
 
+    assert staged.inputs is not None
     positions, rows = staged.inputs.positions.tolist(), staged.inputs.readout_rows.tolist()
     sampling = [lane for lane in batch.lanes if lane.samples]
     places = range(len(rows)) if staged.sample_rows is None else staged.sample_rows.tolist()
