@@ -7,6 +7,10 @@ import os
 import pytest
 import torch
 
+from tests.engine.interpreting import mend_interpreter
+
+mend_interpreter()
+
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:
