@@ -100,6 +100,9 @@ def create(
     text: Annotated[
         str | None, typer.Option("--text", help="File of a plain text instead; - is standard input.")
     ] = None,
+    response: Annotated[
+        str | None, typer.Option("--response", help="Id of a stored response instead, with its conversation.")
+    ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Model that computes it.")] = None,
     ttl: TtlOption = None,
     ttl_mode: TtlModeOption = None,
@@ -111,7 +114,7 @@ def create(
     json: JsonOption = False,
 ) -> None:
     """Compute a history and keep it under a name. Prints its id."""
-    body = {"name": name, "model": model, **_content(system, conversation, text)}
+    body = {"name": name, "model": model, **_content(system, conversation, text, response)}
     body |= {"ttl": ttl, "ttl_mode": ttl_mode, "visibility": visibility, "allow": allow}
     body["metadata"] = _pairs(metadata)
     with _client(url, api_key, timeout_s=COMPUTE_S) as client:
@@ -198,10 +201,12 @@ def _path(prefix: str) -> str:
     return f"/{quote(prefix, safe='/')}"
 
 
-def _content(system: str | None, conversation: str | None, text: str | None) -> dict[str, Any]:
+def _content(system: str | None, conversation: str | None, text: str | None, response: str | None) -> dict[str, Any]:
     """What is to be kept, as the request has it."""
-    if sum(one is not None for one in (system, conversation, text)) != 1:
-        raise typer.BadParameter("one of them is needed", param_hint="--system, --messages or --text")
+    if sum(one is not None for one in (system, conversation, text, response)) != 1:
+        raise typer.BadParameter("one of them is needed", param_hint="--system, --messages, --text or --response")
+    if response is not None:
+        return {"response_id": response}
     if system is not None:
         return {"messages": [{"role": "system", "content": system}]}
     if text is not None:

@@ -76,7 +76,12 @@ class PrefixService:
         return self._stored is not None
 
     @property
-    def _store(self) -> PrefixStore:
+    def store(self) -> PrefixStore:
+        """The records.
+
+        Raises:
+            StoreUnavailable: There is no Redis.
+        """
         if self._stored is None:
             raise StoreUnavailable(NO_PREFIXES)
         return self._stored
@@ -87,10 +92,19 @@ class PrefixService:
         Raises:
             StoreUnavailable: There is no Redis, or it does not answer.
         """
-        await self._store.read("pfx_")
+        await self.store.read("pfx_")
 
-    async def create(self, live: LiveContext, wish: ExportWish, making: Making, asker: Asker) -> PrefixRecord:
-        """Keeps a computed history as a new version of a name.
+    async def create(
+        self, live: LiveContext, wish: ExportWish, making: Making, asker: Asker, prefix_id: str = ""
+    ) -> PrefixRecord:
+        """Keeps a computed history as a new version of a name; one of an id that there is already stays as it is.
+
+        Args:
+            live: The history.
+            wish: How it is to be kept.
+            making: The rest of it.
+            asker: Whose it is.
+            prefix_id: The id that it must get; a new one if it is empty.
 
         Raises:
             BadRequest: It is to be kept for too long, or there is no room.
@@ -99,7 +113,7 @@ class PrefixService:
         """
         ttl_s = self.checked_ttl(wish.ttl_s)
         info, ids = self._runtime.info, array("i", live.token_ids)
-        prefix_id, export_id = f"pfx_{uuid.uuid4().hex}", uuid.uuid4().hex
+        prefix_id, export_id = prefix_id or f"pfx_{uuid.uuid4().hex}", uuid.uuid4().hex
         fields = {
             "key_id": asker.key_id,
             "program": asker.program,
@@ -117,13 +131,14 @@ class PrefixService:
             "metadata": dict(making.metadata),
         }
         try:
-            await self._store.create(prefix_id, asker.owner, wish.name, ids, round(ttl_s * 1000), fields)
+            await self.store.create(prefix_id, asker.owner, wish.name, ids, round(ttl_s * 1000), fields)
         except PrefixesFull as error:
             raise BadRequest(f"The prefix was not made: {error}.", None, "prefixes_full") from None
-        live.export(export_id, ttl_s)
-        record = await self._store.read(prefix_id)
+        record = await self.store.read(prefix_id)
         if record is None:
             raise PrefixLost(f"The prefix '{prefix_id}' was deleted at once.")
+        if record.export_id == export_id:
+            live.export(export_id, ttl_s)
         return record
 
     def checked_ttl(self, ttl_s: float | None, param: str = "ttl") -> float:
@@ -155,11 +170,11 @@ class PrefixService:
             StoreUnavailable: There is no Redis, or it did not answer.
         """
         if reference.startswith("pfx_"):
-            record = await self._store.read(reference)
+            record = await self.store.read(reference)
         else:
-            record = await self._store.find(reference, asker.owner)
+            record = await self.store.find(reference, asker.owner)
         if record is not None and version not in (None, record.version):
-            versions = await self._store.all(asker.owner)
+            versions = await self.store.all(asker.owner)
             record = next((one for one in versions if (one.name, one.version) == (record.name, version)), None)
         if record is None or not asker.may_use(record):
             raise NotFound(f"There is no prefix '{reference[:200]}' here.", param, "prefix_not_found")
@@ -186,7 +201,7 @@ class PrefixService:
         Raises:
             StoreUnavailable: There is no Redis, or it did not answer.
         """
-        return [one for one in await self._store.all(asker.owner) if asker.may_use(one)]
+        return [one for one in await self.store.all(asker.owner) if asker.may_use(one)]
 
     async def open(
         self, reference: str, asker: Asker, *, fails: bool = False, param: str | None = None, adapter: str | None = None
@@ -215,7 +230,7 @@ class PrefixService:
         try:
             if fails and not imported.is_warm:
                 raise PrefixLost(f"The KV of the prefix '{reference[:200]}' is not in memory any more.", param)
-            left_ms = await self._store.use(record, imported.num_computed)
+            left_ms = await self.store.use(record, imported.num_computed)
         except BaseException:
             imported.live.release()
             raise
@@ -249,7 +264,7 @@ class PrefixService:
         live = imported.live
         try:
             await live.prefill()
-            left_ms = await self._store.use(record, 0)
+            left_ms = await self.store.use(record, 0)
             if left_ms > 0:
                 runtime.engine.tell(ReleaseExport(record.export_id))
                 live.export(record.export_id, left_ms / 1000)
@@ -280,12 +295,12 @@ class PrefixService:
         """
         left_ms = None if ttl_s is None else round(self.checked_ttl(ttl_s) * 1000)
         given = dict(fields) if left_ms is None else {**fields, "ttl_ms": left_ms}
-        done = await self._store.update(record, given, left_ms=left_ms, etag=etag)
+        done = await self.store.update(record, given, left_ms=left_ms, etag=etag)
         if done is False:
             raise PreconditionFailed("The prefix has been changed since it had this etag.", "If-Match")
         if left_ms is not None and done:
             self._runtime.engine.tell(KeepExport(record.export_id, left_ms))
-        found = await self._store.read(record.id)
+        found = await self.store.read(record.id)
         if not done or found is None:
             raise PrefixLost(f"The prefix '{record.id}' is not there any more.")
         return found
@@ -296,7 +311,7 @@ class PrefixService:
         Raises:
             StoreUnavailable: Redis did not answer.
         """
-        await self._store.delete(record)
+        await self.store.delete(record)
         self.evict(record)
 
     async def aclose(self) -> None:
@@ -310,7 +325,7 @@ class PrefixService:
             raise FingerprintMismatch(f"The prefix '{record.id}' was made by another model or adapter.", param)
 
     async def _recipe(self, record: PrefixRecord, param: str | None) -> Recipe:
-        token_ids = await self._store.token_ids(record.id)
+        token_ids = await self.store.token_ids(record.id)
         if token_ids is None:
             raise PrefixLost(f"The time of the prefix '{record.id}' is over.", param, "prefix_expired")
         return Recipe(token_ids=token_ids, edits=record.edits, adapter=record.adapter)

@@ -14,6 +14,7 @@ from gateway.errors import UnsupportedParameter
 from gateway.generations import Work
 from gateway.prefixes.asking import Asker, key_id_of
 from gateway.programs.running import MODEL_PREFIX
+from gateway.schemas.responses import ResponseRequest
 from gateway.schemas.sampling import SamplingFields
 from gateway.tenancy.payer import Payer
 from gateway.translate.behind import PrefixStart
@@ -28,9 +29,14 @@ _EXCLUDED: dict[str, tuple[object, ...]] = {
     "echo": (False,),
     "suffix": ("",),
     "server_tools": ([],),
+    "servers": ([],),
+    "truncation": ("disabled",),
     "extension": (None,),
 }
 """Fields that do not go with a prefix, and what they may be."""
+
+_SHOWN = {"servers": "tools"}
+"""What clients call them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +59,7 @@ class UsedPrefix:
         return replace(work, held=self.live)
 
 
-def check_prefix_fields(body: SamplingFields) -> None:
+def check_prefix_fields(body: SamplingFields | ResponseRequest) -> None:
     """Refuses what does not go with a prefix.
 
     Raises:
@@ -63,14 +69,15 @@ def check_prefix_fields(body: SamplingFields) -> None:
         return
     for name, nothing in _EXCLUDED.items():
         if getattr(body, name, nothing[0]) not in nothing:
-            raise UnsupportedParameter(name, f"'{name}' does not go with 'prefix'.")
+            shown = _SHOWN.get(name, name)
+            raise UnsupportedParameter(shown, f"'{shown}' does not go with 'prefix'.")
     if (body.model or "").startswith(MODEL_PREFIX):
         raise UnsupportedParameter("prefix", "A program goes on from prefixes by itself, with `lm.prefix`.")
 
 
 @contextlib.asynccontextmanager
 async def prefix_of(
-    body: SamplingFields, service: PrefixService, info: EngineInfo, payer: Payer
+    body: SamplingFields | ResponseRequest, service: PrefixService, info: EngineInfo, payer: Payer
 ) -> AsyncIterator[UsedPrefix | None]:
     """The prefix that a request names; None if it names none. It is released if the body fails.
 

@@ -15,6 +15,7 @@ from gateway.schemas.responses import PromptFields
 from gateway.services import Services
 from gateway.state.store import ResponseStore
 from gateway.tools.offers import Listing, Offers
+from gateway.translate.behind import PrefixStart
 from gateway.translate.chat_work import ChatWork, prepare_chat
 from gateway.translate.responses_input import (
     chat_request,
@@ -51,7 +52,14 @@ class Prompt:
         return [listing for listing in self.offers.listings if listing.label not in told]
 
 
-async def read_prompt(services: Services, body: PromptFields, owner: str, *, num_output_tokens: int = 1) -> Prompt:
+async def read_prompt(
+    services: Services,
+    body: PromptFields,
+    owner: str,
+    *,
+    num_output_tokens: int = 1,
+    start: PrefixStart | None = None,
+) -> Prompt:
     """Puts the conversation together.
 
     Args:
@@ -59,6 +67,7 @@ async def read_prompt(services: Services, body: PromptFields, owner: str, *, num
         body: What the client sent.
         owner: Who asks.
         num_output_tokens: Room that `truncation` makes for the answer.
+        start: What the conversation goes behind; it is not truncated then.
 
     Raises:
         BadRequest: Something in it cannot be; `param` names it.
@@ -73,8 +82,8 @@ async def read_prompt(services: Services, body: PromptFields, owner: str, *, num
     info = await services.engine_info()
     taken = {tool.name for tool in body.functions}
     offers = await services.tools.resolver.by_server(body.servers, taken, ToolCaller(account=owner))
-    if body.truncation == "disabled":
-        chat, work = await _prepare(services, body, items, offers, info)
+    if body.truncation == "disabled" or start is not None:
+        chat, work = await _prepare(services, body, items, offers, info, start)
     else:
         chat, work = await _prepare_latest(services, body, items, offers, info, num_output_tokens)
     return Prompt(input_items, items, chat, work, offers)
@@ -123,12 +132,17 @@ async def _stored_items(store: ResponseStore, item_ids: Sequence[str], owner: st
 
 
 async def _prepare(
-    services: Services, body: PromptFields, items: Sequence[Item], offers: Offers, info: EngineInfo
+    services: Services,
+    body: PromptFields,
+    items: Sequence[Item],
+    offers: Offers,
+    info: EngineInfo,
+    start: PrefixStart | None = None,
 ) -> tuple[ChatRequest, ChatWork]:
     chat = chat_request(body, items, offers)
     with client_names():
         check_limits(chat, services.settings)
-        return chat, await prepare_chat(chat, services.runtime.text, info, services.settings)
+        return chat, await prepare_chat(chat, services.runtime.text, info, services.settings, start)
 
 
 async def _prepare_latest(

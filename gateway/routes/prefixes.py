@@ -8,24 +8,21 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from extensions.exports import is_warm
 from extensions.output import Usage
-from extensions.programs.prefixes import ExportWish
-from extensions.programs.transcript import Transcript
 from gateway.errors import BadRequest
 from gateway.openapi import takes
 from gateway.prefixes.asking import Asker, key_id_of
-from gateway.prefixes.service import Making
+from gateway.prefixes.repeating import made_once
 from gateway.routes.answering import json_response
 from gateway.routes.listing import Limit
 from gateway.routes.owning import payer_of
+from gateway.routes.prefix_making import make_prefix
 from gateway.routes.reading import readable
+from gateway.routes.with_tools import key_of
 from gateway.schemas.prefixes import PrefixRequest, PrefixUpdate
 from gateway.services import Services, ServicesDep, read_body
 from gateway.sse import unless_disconnected
 from gateway.state.prefixes import PrefixRecord
 from gateway.tenancy.payer import Payer
-from gateway.translate.behind import PrefixStart, write_messages
-from gateway.translate.chat_work import tool_format_of
-from gateway.translate.prompts import encode_text
 
 router = APIRouter()
 
@@ -36,57 +33,17 @@ IfMatch = Annotated[str | None, Header(max_length=200)]
 async def create_prefix(request: Request, services: ServicesDep) -> Response:
     """Computes a history and keeps it under a name; a name that is taken is given to the new version."""
     body = await read_body(request, PrefixRequest)
-    model = services.models.resolve(body.model)
+    services.models.resolve(body.model)
     services.prefixes.checked_ttl(body.ttl)
     await services.prefixes.check()
-    payer = payer_of(request, services, None)
-    start = await _start(services, body)
-    record = await unless_disconnected(request.receive, _create(services, body, start, model, payer))
-    return json_response(await _body(services, record))
-
-
-async def _start(services: Services, body: PrefixRequest) -> PrefixStart:
-    """What is to be kept, as tokens."""
-    text, info = services.runtime.text, await services.engine_info()
-    if body.messages is not None:
-        empty = PrefixStart([], Transcript())
-        messages = [turn for message in body.messages for turn in message.turns()]
-        tools = [tool.for_template() for tool in body.tools]
-        tool_format = tool_format_of(text, services.settings)
-        return await write_messages(text, info, empty, messages, tools, opens=False, tool_format=tool_format)
-    if body.input is not None:
-        ids = await encode_text(text, body.input, info.limit_tokens, param="input", add_special=True)
-    else:
-        ids = body.tokens or []
-        if max(ids) >= info.vocab_size:
-            raise BadRequest(f"'tokens' holds ids outside the vocabulary of {info.vocab_size}.", "tokens")
-    if len(ids) > info.limit_tokens:
-        param = "tokens" if body.input is None else "input"
-        raise BadRequest(f"'{param}' has {len(ids)} tokens, at most {info.limit_tokens} are possible.", param)
-    return PrefixStart(ids, Transcript().fixed(len(ids)))
-
-
-async def _create(
-    services: Services, body: PrefixRequest, start: PrefixStart, model: str, payer: Payer
-) -> PrefixRecord:
-    adapter = services.runtime.info.adapter_of(model)
+    payer, key = payer_of(request, services, None), key_of(request)
     asker = _asker(payer)
-    live = services.runtime.open_context(start.token_ids, account=payer.account, salt=payer.salt, adapter=adapter)
-    payer.begin(model)
-    try:
-        await live.prefill()
-        wish = ExportWish(
-            name=body.name,
-            ttl_s=body.ttl,
-            visibility=body.visibility,
-            allow=tuple(body.allow),
-            transcript=start.transcript,
-        )
-        making = Making(model=model, ttl_mode=body.ttl_mode, metadata=body.metadata)
-        return await services.prefixes.create(live, wish, making, asker)
-    finally:
-        live.release()
-        payer.end(Usage(num_prompt_tokens=len(start.token_ids)))
+
+    async def make(prefix_id: str = "") -> PrefixRecord:
+        return await make_prefix(services, body, asker, payer, prefix_id)
+
+    making = made_once(services.prefixes.store, asker, key, body, make) if key else make()
+    return json_response(await _body(services, await unless_disconnected(request.receive, making)))
 
 
 @readable(router, "/v1/prefixes")

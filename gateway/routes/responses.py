@@ -14,6 +14,7 @@ from extensions.parsing.answers import AnswerPlan
 from gateway.errors import BadRequest
 from gateway.generations import Generations
 from gateway.openapi import takes
+from gateway.prefixes.using import UsedPrefix, check_prefix_fields, prefix_of
 from gateway.programs.running import asked_program
 from gateway.programs.work import ProgramWork
 from gateway.routes.answering import json_response
@@ -54,14 +55,18 @@ async def create_response(request: Request, services: ServicesDep) -> Response:
     model = model_name(services, body.model)
     program = asked_program(body.model, body.extension)
     _check_streaming(body, services)
+    check_prefix_fields(body)
     owner = owner_of(request, services)
     if body.background or body.store:
         await services.store.check()
     payer = payer_of(request, services, body.cache_salt)
     if body.servers:
         payer.require("tools")
-    prompt = await read_prompt(services, body, owner, num_output_tokens=body.max_output_tokens or 1)
-    turn = await _begin(services, body, prompt, program, model=model, payer=payer, key=key_of(request))
+    room, info = body.max_output_tokens or 1, await services.engine_info()
+    async with prefix_of(body, services.prefixes, info, payer) as used:
+        start = None if used is None else used.start
+        prompt = await read_prompt(services, body, owner, num_output_tokens=room, start=start)
+        turn = await _begin(services, body, prompt, program, used, model=model, payer=payer, key=key_of(request))
     if not body.background:
         return answer_as_stream(turn) if body.stream else json_response(await answer_whole(request, turn))
     queued = dict(turn.response, status="queued")
@@ -84,6 +89,7 @@ async def _begin(
     body: ResponseRequest,
     prompt: Prompt,
     program: ExtensionFields | None,
+    used: UsedPrefix | None,
     *,
     model: str,
     payer: Payer,
@@ -94,6 +100,8 @@ async def _begin(
     form = prompt.work.form(prompt.chat, services.runtime.text, services.settings)
     is_stored = body.store is not False and services.stored is not None
     response = new_response(new_id("resp"), body, model=model, is_stored=is_stored, defaults=_defaults(info))
+    if used is not None:
+        response["kv"] = used.kv
     work: Generations | ProgramWork | ToolTurn
     writer = ResponseWriter(response, form)
     if program is not None:
@@ -110,7 +118,7 @@ async def _begin(
         with client_names():
             work = await Generations.start(
                 services.runtime,
-                [prompt.work.work],
+                [prompt.work.work if used is None else used.work(prompt.work.work)],
                 payer=payer,
                 model=model,
                 metrics=services.metrics,

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from gateway.schemas.answers import OPEN, ContentLogprob
 from gateway.schemas.extension_answers import ProgramAnswer
+from gateway.schemas.prefix_answers import PrefixUsed
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -254,6 +255,7 @@ class ModelResponse(TypedDict):
     usage: ResponseUsage | None
     user: str | None
     extension: NotRequired[ProgramAnswer]
+    kv: NotRequired[PrefixUsed]
 
 
 class ResponseEvent(TypedDict):

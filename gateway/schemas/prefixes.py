@@ -68,6 +68,7 @@ class PrefixRequest(WireModel):
         tools: Functions that the model is told of in it.
         input: A text instead.
         tokens: Token ids instead.
+        response_id: A stored response instead: its conversation, with its answer.
         ttl: Seconds that it is kept.
         ttl_mode: Whether they begin anew with every use.
         visibility: Who may use it.
@@ -81,6 +82,7 @@ class PrefixRequest(WireModel):
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
     input: Annotated[str, Field(min_length=1)] | None = None
     tokens: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    response_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")] | None = None
     ttl: Ttl | None = None
     ttl_mode: Literal["fixed", "sliding"] = "sliding"
     visibility: Visibility = "tenant"
@@ -89,10 +91,9 @@ class PrefixRequest(WireModel):
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
-        if sum(one is not None for one in (self.messages, self.input, self.tokens)) != 1:
-            raise PydanticCustomError(
-                "exclusive", "it needs one of 'messages', 'input' and 'tokens'", {"at": "messages"}
-            )
+        if sum(one is not None for one in (self.messages, self.input, self.tokens, self.response_id)) != 1:
+            message = "it needs one of 'messages', 'input', 'tokens' and 'response_id'"
+            raise PydanticCustomError("exclusive", message, {"at": "messages"})
         if self.tools and self.messages is None:
             raise PydanticCustomError("exclusive", "it needs 'messages'", {"at": "tools"})
         return self

@@ -11,6 +11,7 @@ from gateway.schemas.base import TAG, Count, FiniteFloat, Int64, PositiveCount, 
 from gateway.schemas.chat import MAX_TOOLS, MetadataKey, MetadataValue, TemplateKwargs
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.items import Items
+from gateway.schemas.prefixes import PrefixUse
 from gateway.schemas.sampling import (
     MAX_ALLOWED_IDS,
     MAX_BAD_WORDS,
@@ -173,6 +174,7 @@ class ResponseRequest(PromptFields):
         store: None where the client left it open: stored if this server stores at all.
         max_tool_calls: Most calls that the server makes for the response.
         top_logprobs: None asks for none unless `include` does.
+        prefix: A history that is kept, which the conversation goes behind.
     """
 
     unsupported: ClassVar = {
@@ -218,6 +220,7 @@ class ResponseRequest(PromptFields):
     prompt_cache_retention: Literal["in_memory", "24h", "in-memory"] | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
     extension: ExtensionFields | None = None
+    prefix: PrefixUse | None = None
 
     @model_validator(mode="after")
     def _check_storing(self) -> Self:
@@ -235,6 +238,8 @@ class ResponseRequest(PromptFields):
 
 class InputTokensRequest(PromptFields):
     """A prompt whose tokens are to be counted."""
+
+    unsupported: ClassVar = {**PromptFields.unsupported, "prefix": ()}
 
 
 class ConversationRequest(WireModel):

@@ -20,6 +20,7 @@ from engine.contexts.edits import Edit
 from gateway.state import prefix_scripts as scripts
 from gateway.state.link import connect, unavailable
 from gateway.state.owned import owned_key
+from gateway.state.prefix_claims import PrefixClaims
 from gateway.state.store import PREFIX
 
 WHAT = "prefixes"
@@ -91,10 +92,14 @@ class PrefixStore:
         url: Of a Redis.
         max_prefixes: Of one owner.
         max_bytes: Of everything that one owner has.
+
+    Attributes:
+        claims: Names of requests for prefixes.
     """
 
     def __init__(self, url: str, *, max_prefixes: int, max_bytes: int) -> None:
         self._redis = connect(url)
+        self.claims = PrefixClaims(self._redis)
         self._max_prefixes = max_prefixes
         self._max_bytes = max_bytes
         self._create = self._redis.register_script(scripts.CREATE)

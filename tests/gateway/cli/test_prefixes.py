@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -85,6 +86,13 @@ def test_what_is_kept_comes_from_files_or_standard_input(
     assert "Hi." in model.tokenizer.decode(engine.last.prompt_ids)
     made(server, "h", "--text", "-", text="Once upon a time")
     assert model.tokenizer.decode(engine.last.prompt_ids) == "Once upon a time"
+
+
+def test_a_stored_response_is_kept(server: RunningServer, model: TextModel, engine: ScriptedEngine) -> None:
+    asked = {"input": "Hi.", "store": True}
+    answer = httpx.post(f"{server.url}/v1/responses", json=asked, headers={"Authorization": "Bearer key"}, timeout=30)
+    made(server, "h", "--response", answer.json()["id"])
+    assert "Hello there." in model.tokenizer.decode(engine.last.prompt_ids)
 
 
 def test_what_is_wrong_is_told_in_one_line(server: RunningServer) -> None:

@@ -198,7 +198,7 @@ async def test_a_store_that_does_not_answer_is_told(engine: ScriptedEngine, mode
 async def test_bytes_are_given_back(here: Worker, redis_url: str) -> None:
     made = await run(here.ann, EXPORT, name="h")
     service = here.services.prefixes
-    record = await service._store.read(made["id"])
+    record = await service.store.read(made["id"])
     assert record is not None
     with Redis.from_url(redis_url) as redis:
         assert int(redis.get(owned_key("pxs", record.owner)) or 0) > 0
