@@ -1,0 +1,92 @@
+"""The decoder on a GPU for steps of any lanes: products of the vendor's library, our kernels between them.
+
+Letters: T tokens of the step, L lanes, R rows read out, V vocabulary, E hidden_size, H query heads, G key/value heads,
+D head_dim. Weights, activations between kernels, K and V are bfloat16 (or all float32); sums, residual stream, norms,
+softmax and logits are float32.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.attention.backend import AttentionBackend
+from engine.attention.select import select_backend
+from engine.cuda.kernels.rows import add_norm, embed_norm, gate, rotate_store
+from engine.cuda.model import CudaModel
+from engine.cuda.products import exact_product, product
+from engine.models.checkpoint import Checkpoint
+from engine.models.config import ModelConfig
+from engine.models.parameters import LayerWeights
+from engine.models.step import StepInputs
+from engine.models.weights import load_weights
+from engine.ops.reference import rms_norm
+
+
+class CudaDecoder:
+    """A `StepModel` on a GPU.
+
+    Attributes:
+        config: What it is.
+        model: Its weights.
+        backend: Its attention kernels.
+    """
+
+    def __init__(self, model: CudaModel, backend: AttentionBackend) -> None:
+        self.config: ModelConfig = model.config
+        self.model = model
+        self.backend = backend
+
+    def forward(self, inputs: StepInputs) -> torch.Tensor:
+        """Computes the step, writing K, V and hidden states, and returns logits [R, V] float32."""
+        model, config = self.model, self.config
+        plan = self.backend.plan(inputs.layout, inputs.storage)
+        eps, weights = config.norm_eps, model.weights
+        hidden, normed = embed_norm(inputs.token_ids, weights.embedding, model.norm_before(0), eps)
+        for index, layer in enumerate(weights.layers):
+            attended = self._attend(index, layer, normed, inputs, plan)
+            add_norm(hidden, product(attended, layer.output), layer.post_norm, eps, normed)
+            gated = self._gate(product(normed, layer.gate_up))
+            add_norm(hidden, product(gated, layer.down), model.norm_before(index + 1), eps, normed)
+        if inputs.hidden is not None:
+            wanted = hidden.index_select(0, inputs.hidden.rows)
+            inputs.hidden.states.copy_(rms_norm(wanted, weights.norm, eps))
+        return exact_product(normed.index_select(0, inputs.readout_rows), weights.head)
+
+    def _attend(
+        self, index: int, layer: LayerWeights, normed: torch.Tensor, inputs: StepInputs, plan: object
+    ) -> torch.Tensor:
+        """Rotates, stores K and V, and attends: [T, E] to [T, H * D]."""
+        config, model, storage = self.config, self.model, inputs.storage
+        qkv = product(normed, layer.qkv, layer.qkv_bias)
+        query = qkv.new_empty((len(qkv), config.num_heads, config.head_dim))
+        rotate_store(
+            qkv,
+            inputs.positions,
+            inputs.layout.slots,
+            model.cos,
+            model.sin,
+            layer.qk_norm,
+            config.norm_eps,
+            storage.slots(index),
+            query,
+        )
+        attended = self.backend.run(
+            index, query, storage, plan, scale=config.head_dim**-0.5, sliding_window=config.sliding_window
+        )
+        return attended.reshape(len(qkv), -1)
+
+    def _gate(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return gate(gate_up, gate_up.new_empty((len(gate_up), self.config.intermediate_size)))
+
+
+def load_cuda(
+    checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype, attention: str = "auto"
+) -> CudaDecoder:
+    """Loads a checkpoint's weights into a decoder for a GPU.
+
+    Raises:
+        ModelLoadError: A tensor is missing, unexpected, of a wrong shape or damaged, or the backend does not run there.
+    """
+    backend = select_backend(attention, device)
+    weights = load_weights(checkpoint, dtype, device)
+    return CudaDecoder(CudaModel.of(checkpoint.config, weights), backend)

@@ -1,0 +1,91 @@
+"""A decoding step gives the logits of torch's decoder in each of its forms, in float32 to rounding."""
+
+from __future__ import annotations
+
+import copy
+from array import array
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from engine.cuda.buffers import DecodeBuffers
+from engine.cuda.decoding import Decoding
+from engine.cuda.lanes import DecodeLanes, LanePacker
+from engine.cuda.model import CudaModel
+from engine.cuda.plan import DecodePlan, make_plan
+from engine.models.checkpoint import open_checkpoint
+from engine.models.decoder import load_model
+from engine.models.weights import load_weights
+from engine.scheduling.batch import Lane as StepLane
+from tests.engine.models.harness import Lane, run_step, storage_for
+from tests.tiny_models import Family, write_tiny_model
+
+VARIANTS: dict[str, tuple[Family, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "mistral": ("mistral", {"sliding_window": 6}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
+}
+
+FORMS = {"single": 1, "narrow": 4, "wide": 4}
+
+
+def plan_of(form: str, model: CudaModel) -> DecodePlan:
+    plan = make_plan(model, FORMS[form], 64)
+    return replace(plan, narrow=None) if form == "wide" else plan
+
+
+def step_lane(lane: Lane, row: int, *, feeds_back: bool) -> StepLane:
+    """The lane as the scheduler would hand it over; its newest token is yet to be computed."""
+    sequence = SimpleNamespace(token_ids=list(lane.token_ids), num_prompt=2)
+    return StepLane(
+        sequence=cast("Any", sequence),
+        run=0,
+        start=lane.num_computed,
+        num_tokens=1,
+        samples=True,
+        feeds_back=feeds_back,
+        reads_prompt=False,
+        row=row,
+        pages=array("i", lane.pages),
+        copies=(),
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_are_those_of_torch(form: str, variant: str, device: torch.device, tmp_path: Path) -> None:
+    family, overrides = VARIANTS[variant]
+    checkpoint = open_checkpoint(write_tiny_model(tmp_path, family, **overrides))
+    reference = load_model(checkpoint, device=device, dtype=torch.float32, attention="sdpa")
+    model = CudaModel.of(checkpoint.config, load_weights(checkpoint, torch.float32, device))
+    storage = storage_for(checkpoint.config, num_pages=8, page_size=8, device=device)
+    lengths = [9] if form == "single" else [17, 1, 9]
+    pages = [[3, 0, 6], [5], [7, 2]]
+    draw = torch.Generator().manual_seed(5)
+    lanes = [
+        Lane(token_ids=torch.randint(0, 512, (length,), generator=draw).tolist(), pages=pages[at])
+        for at, length in enumerate(lengths)
+    ]
+    run_step(reference, storage, [(lane, len(lane.token_ids) - 1) for lane in lanes if len(lane.token_ids) > 1])
+    ours, theirs = copy.deepcopy(storage), storage
+    plan = plan_of(form, model)
+    packer, device_lanes = LanePacker(plan.width, 8), DecodeLanes(plan.width, 8, device)
+    last_tokens = torch.zeros(8, dtype=torch.int64, device=device)
+    given = [step_lane(lane, row=5 - at, feeds_back=at == 0) for at, lane in enumerate(lanes)]
+    last_tokens[5] = lanes[0].token_ids[-1]
+    device_lanes.packed.copy_(torch.from_numpy(packer.pack(given)))
+
+    found = Decoding(plan, device_lanes, ours, DecodeBuffers(model, [plan]), last_tokens, pdl=False).launch()
+    run_step(reference, theirs, [(lane, 1) for lane in lanes])
+
+    expected = torch.cat([lane.logits[-1] for lane in lanes])
+    torch.testing.assert_close(found[: len(lanes)], expected, rtol=1e-4, atol=1e-4)
+    for own, their in zip(ours.layers, theirs.layers, strict=True):
+        torch.testing.assert_close(own, their, rtol=1e-4, atol=1e-4)
+    assert device_lanes.draw_positions[: len(lanes)].tolist() == lengths
+    assert device_lanes.num_outputs[: len(lanes)].tolist() == [length - 2 for length in lengths]
