@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import random
 import time
@@ -10,15 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from engine.adapters.changes import Adapter
 from engine.adapters.loading import load_adapters
 from engine.adapters.split import SplitModel
+from engine.attention.select import select_backend
 from engine.config import EngineConfig
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.vocabulary import VocabularyBytes
+from engine.cuda.caches import keep_kernels
 from engine.drafting.costs import row_cost
 from engine.errors import ModelLoadError
 from engine.kv.manager import KVManager
@@ -27,13 +31,17 @@ from engine.kv.tiers import HostStore
 from engine.loop import EngineLoop
 from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.config import ModelConfig
-from engine.models.decoder import load_model, num_parameters
+from engine.models.decoder import Decoder, load_model, num_parameters
 from engine.models.step import StepModel
 from engine.request import AdapterInfo, EngineInfo
 from engine.resolve import Placement, context_length, kv_page_bytes, place, pool_pages
+from engine.runner.decoding import DecodeStep
 from engine.runner.runner import ModelRunner
 from engine.sampling.state import SamplerState
 from engine.scheduling.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from engine.cuda.model import CudaModel
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +103,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
     return EngineLoop(
         info=info,
         scheduler=_scheduler(config, placement, info, model_config.sliding_window),
-        runner=_runner(placement, info, loaded.model),
+        runner=_runner(placement, info, loaded),
         compiler=compiler,
         overlap=config.scheduling.overlap,
         check_integrity=config.check_integrity,
@@ -129,10 +137,14 @@ class _Loaded:
     step: str
     attention: str
     adapters: Sequence[Adapter]
+    cuda: CudaModel | None = None
+    """Weights of the CUDA step, if it is used."""
 
 
 def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) -> _Loaded:
     is_native = placement.step.is_native
+    if placement.step.is_cuda:
+        return _load_cuda(checkpoint, config, placement)
     dtype = torch.bfloat16 if is_native else placement.dtype
     adapters = load_adapters(config.adapters, checkpoint, dtype=dtype, device=placement.device)
     load_torch = partial(load_model, checkpoint, device=placement.device, dtype=dtype, adapters=adapters)
@@ -149,11 +161,29 @@ def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) ->
     return _Loaded(SplitModel(native, load_torch()), step, "native", adapters)
 
 
+def _load_cuda(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) -> _Loaded:
+    keep_kernels()
+    from engine.cuda.decoder import load_cuda  # only where Triton is known to be there
+
+    device, dtype = placement.device, placement.dtype
+    adapters = load_adapters(config.adapters, checkpoint, dtype=dtype, device=device)
+    decoder = load_cuda(checkpoint, device=device, dtype=dtype, attention=config.attention)
+    name = decoder.backend.name
+    if not adapters:
+        return _Loaded(decoder, "cuda", name, (), decoder.model)
+    log.info("lanes with an adapter are computed by torch: the CUDA step has none")
+    weights = decoder.model.weights
+    shared = dataclasses.replace(weights, layers=list(weights.layers))
+    adapted = Decoder(checkpoint.config, shared, select_backend(config.attention, device), adapters)
+    return _Loaded(SplitModel(decoder, adapted), "cuda", name, adapters, decoder.model)
+
+
 def _described(adapter: Adapter) -> AdapterInfo:
     return AdapterInfo(name=adapter.name, kind=adapter.kind, rank=adapter.rank, digest=adapter.digest)
 
 
-def _runner(placement: Placement, info: EngineInfo, model: StepModel) -> ModelRunner:
+def _runner(placement: Placement, info: EngineInfo, loaded: _Loaded) -> ModelRunner:
+    model = loaded.model
     storage = KVStorage(
         num_layers=model.config.num_layers,
         num_pages=info.num_pages,
@@ -176,7 +206,28 @@ def _runner(placement: Placement, info: EngineInfo, model: StepModel) -> ModelRu
         num_threads=num_threads,
         team=getattr(model, "team", None),
         host=HostStore(storage, info.host_pages) if info.host_pages else None,
+        decode=None if loaded.cuda is None else _graphs(loaded.cuda, storage, state, info),
     )
+
+
+def _graphs(model: CudaModel, storage: KVStorage, state: SamplerState, info: EngineInfo) -> DecodeStep:
+    """Decoding steps of the CUDA step, compiled and recorded."""
+    from engine.cuda.graphs import GraphDecoder
+    from engine.cuda.status import cuda_status
+
+    started_s = time.perf_counter()
+    longest = min(info.max_model_len, info.pool_tokens)
+    decoder = GraphDecoder(
+        model,
+        storage,
+        state,
+        max_lanes=state.num_rows,
+        max_context=longest,
+        pdl=cuda_status(storage.device).has_pdl,
+    )
+    decoder.record()
+    log.info("decoding steps recorded in %.1f s", time.perf_counter() - started_s)
+    return decoder
 
 
 def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo, window: int | None) -> Scheduler:
@@ -198,6 +249,7 @@ def _scheduler(config: EngineConfig, placement: Placement, info: EngineInfo, win
         window=window,
         adapters=info.adapters,
         draft_cost=row_cost(info.step, info.device, info.dtype),
+        vocab_size=info.vocab_size,
         host_pages=info.host_pages,
     )
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 FloatFormat = Literal["auto", "bfloat16", "float32"]
 WeightFormat = Literal["auto", "bfloat16", "float32", "int8"]
-StepName = Literal["auto", "native", "torch"]
+StepName = Literal["auto", "native", "cuda", "torch"]
 DeviceName = str
 """`auto`, `cpu`, `cuda` or `cuda:N`."""
 
@@ -83,8 +83,9 @@ class EngineConfig:
         model: Hugging Face directory or GGUF file, or `shape:NAME` for random weights of a known shape.
         device: Where it runs.
         weights: Format of weights in memory; `auto` is bfloat16. Only the native step has int8.
-        step: What computes a step; `auto` is the native step on a CPU where it can, else torch.
-        attention: Attention backend of torch's step, or `auto`; naming one asks for torch.
+        step: What computes a step; `auto` is the native step on a CPU and the CUDA step on a GPU where those can, else
+            torch.
+        attention: Attention backend, or `auto`; the native step has its own, so naming one on a CPU asks for torch.
         max_model_len: Tokens of one sequence; None takes what the model was made for.
         seed: Draws the seeds of requests that bring none; None takes one from the system.
         check_integrity: Verify the KV bookkeeping whenever the engine falls idle (tests).

@@ -1,4 +1,4 @@
-"""What computes an engine's steps, the native step or torch, and why."""
+"""What computes an engine's steps, and why: the native step on CPUs, the CUDA step on GPUs, or torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from engine.config import EngineConfig
+from engine.cuda.status import cuda_refusal, cuda_status
 from engine.errors import ModelLoadError
 from engine.models.config import ModelConfig
 from engine.native.library import native_status
@@ -16,16 +17,16 @@ from engine.native.shape import shape_refusal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepChoice:
-    """One of the two.
+    """One of the three.
 
     Attributes:
         step: Which.
         reason: Half a sentence for people.
-        form: Of the native step; None for torch.
-        is_fallback: The native step would have been taken, had it been available.
+        form: Of the native step; None for others.
+        is_fallback: Another would have been taken, had it been available.
     """
 
-    step: Literal["native", "torch"]
+    step: Literal["native", "cuda", "torch"]
     reason: str
     form: str | None = None
     is_fallback: bool = False
@@ -35,10 +36,15 @@ class StepChoice:
         """Whether it is the native step."""
         return self.step == "native"
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is the CUDA step."""
+        return self.step == "cuda"
+
 
 def choose_step(config: EngineConfig, device: torch.device, model: ModelConfig | None = None) -> StepChoice:
-    """Takes what was asked for; without a wish the native step where it is available and suits the other settings
-    and the model, if that is known already.
+    """Takes what was asked for; without a wish the device's own step where it is available and suits the other
+    settings and the model, if that is known already.
 
     Raises:
         ModelLoadError: What was asked for is not to be had here, or contradicts another setting.
@@ -47,6 +53,10 @@ def choose_step(config: EngineConfig, device: torch.device, model: ModelConfig |
         if config.weights == "int8":
             raise ModelLoadError("only the native step has int8 weights, but torch was asked for")
         return StepChoice(step="torch", reason="asked for by name")
+    if device.type == "cuda" and config.step != "native":
+        return _choose_cuda(config, device, model)
+    if config.step == "cuda":
+        raise ModelLoadError(f"the CUDA step was asked for, but it runs on a GPU, and the device is {device}")
     wish = _wish(config)
     obstacle = _obstacle(config, device)
     if obstacle is not None:
@@ -64,6 +74,19 @@ def choose_step(config: EngineConfig, device: torch.device, model: ModelConfig |
             raise ModelLoadError(f"{wish}, but it cannot take this model: {refusal}")
         return StepChoice(step="torch", reason=f"the native step cannot take this model ({refusal})", is_fallback=True)
     return StepChoice(step="native", reason=wish or "the fastest on a CPU", form=status.form)
+
+
+def _choose_cuda(config: EngineConfig, device: torch.device, model: ModelConfig | None) -> StepChoice:
+    status = cuda_status(device)
+    refusal = status.reason if not status.available else None
+    if refusal is None and model is not None:
+        refusal = cuda_refusal(model)
+    if refusal is None:
+        wish = "asked for by name" if config.step == "cuda" else "the fastest on a GPU"
+        return StepChoice(step="cuda", reason=f"{wish} ({status.reason})")
+    if config.step == "cuda":
+        raise ModelLoadError(f"the CUDA step was asked for, but it is not available: {refusal}")
+    return StepChoice(step="torch", reason=f"CUDA step not available ({refusal})", is_fallback=True)
 
 
 def _wish(config: EngineConfig) -> str | None:

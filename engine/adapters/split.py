@@ -11,7 +11,7 @@ from engine.models.step import StepInputs, StepModel
 
 
 class SplitModel:
-    """A `StepModel` on the CPU. Both parts write to the same pages, each to its own.
+    """A `StepModel`. Both parts write to the same pages, each to its own.
 
     Attributes:
         config: What both are.
@@ -33,7 +33,9 @@ class SplitModel:
         if len(adapted) == len(inputs.adapters):
             return self._adapted.forward(inputs)
         plain = [lane for lane, number in enumerate(inputs.adapters) if number < 0]
-        logits = torch.empty((len(inputs.readout_rows), self.config.vocab_size), dtype=torch.float32)
+        logits = torch.empty(
+            (len(inputs.readout_rows), self.config.vocab_size), dtype=torch.float32, device=inputs.token_ids.device
+        )
         for model, lanes in ((self._plain, plain), (self._adapted, adapted)):
             self._compute(model, take_lanes(inputs, lanes), inputs, logits)
         return logits

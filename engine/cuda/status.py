@@ -54,8 +54,8 @@ def cuda_status(device: torch.device) -> CudaStatus:
 
 def cuda_refusal(config: ModelConfig) -> str | None:
     """Why the step cannot take a model of this shape; None if it can."""
-    if config.head_dim % 16:
-        return f"its heads have {config.head_dim} numbers, and a multiple of 16 is needed"
+    if config.head_dim % 8:
+        return f"its heads have {config.head_dim} numbers, and a multiple of 8 is needed"
     if config.hidden_size % 16 or config.intermediate_size % 16:
         return "its widths are no multiples of 16"
     return None

@@ -21,10 +21,10 @@ Outputs = dict[tuple[str, int], list[int]]
 ScoredOutputs = dict[tuple[str, int], list[tuple[int, float]]]
 """Tokens with their log-probabilities."""
 
-Step = Literal["torch", "native", "int8"]
-"""What computes: torch in float32, the native step in bfloat16, or the native step with int8 weights."""
+Step = Literal["torch", "native", "int8", "cuda"]
+"""What computes: torch in float32, the native step in bfloat16 or with int8 weights, or the CUDA step in float32."""
 
-_FORMATS: dict[Step, WeightFormat] = {"torch": "float32", "native": "bfloat16", "int8": "int8"}
+_FORMATS: dict[Step, WeightFormat] = {"torch": "float32", "native": "bfloat16", "int8": "int8", "cuda": "float32"}
 
 needs_native = pytest.mark.skipif(not native_status().available, reason=f"no native step: {native_status().reason}")
 
@@ -56,7 +56,7 @@ def open_loop(
             model=str(model),
             device=device,
             weights=weights or _FORMATS[step],
-            step="torch" if step == "torch" else "native",
+            step="native" if step == "int8" else step,
             attention=attention,
             seed=0,
             check_integrity=True,
@@ -66,7 +66,7 @@ def open_loop(
             adapters=tuple(adapters),
         )
     )
-    assert loop.info.step.split()[0] == ("torch" if step == "torch" else "native")
+    assert loop.info.step.split()[0] == ("native" if step == "int8" else step)
     try:
         yield loop
         loop.check_integrity()
