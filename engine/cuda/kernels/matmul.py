@@ -100,7 +100,7 @@ def _normed_kernel(
     STEPS: tl.constexpr,
     EVEN: tl.constexpr,
     PRELOADED: tl.constexpr,
-    L2: tl.constexpr,
+    PREFETCHED: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
     STAGES: tl.constexpr,
@@ -117,11 +117,11 @@ def _normed_kernel(
     output = tile * OUTPUTS + tl.arange(0, OUTPUTS)
     pointers = weight_pointers(weight_ptr, row, split, K, BLOCK_K, K_SLICES, STEPS)
     tiles = preload(pointers, split, K, BLOCK_K, K_SLICES, STEPS, EVEN, PRELOADED)
-    if L2:
-        count = tl.minimum(OUTPUTS, N - tile * OUTPUTS)
-        prefetch_rows(weight_ptr, tile * OUTPUTS, count, split, K, STEPS * K_SLICES * BLOCK_K)
+    if PREFETCHED > 0:
+        count, start = tl.minimum(OUTPUTS, N - tile * OUTPUTS), split * (STEPS * K_SLICES * BLOCK_K)
+        prefetch_rows(weight_ptr, tile * OUTPUTS, count, start, K, PREFETCHED)
         if GATED:
-            prefetch_rows(weight_ptr, N + tile * OUTPUTS, count, split, K, STEPS * K_SLICES * BLOCK_K)
+            prefetch_rows(weight_ptr, N + tile * OUTPUTS, count, start, K, PREFETCHED)
     scale = tl.load(scale_ptr + row) if SCALED else 1.0
     bias = tl.load(bias_ptr + row).to(tl.float32) if BIASED else 0.0
     wait(PDL)
@@ -211,7 +211,7 @@ def _residual_kernel(
     STEPS: tl.constexpr,
     EVEN: tl.constexpr,
     PRELOADED: tl.constexpr,
-    L2: tl.constexpr,
+    PREFETCHED: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
     STAGES: tl.constexpr,
@@ -223,9 +223,9 @@ def _residual_kernel(
     row = tl.minimum(output, N - 1)
     pointers = weight_pointers(weight_ptr, row, split, K, BLOCK_K, K_SLICES, STEPS)
     tiles = preload(pointers, split, K, BLOCK_K, K_SLICES, STEPS, EVEN, PRELOADED)
-    if L2:
-        count = tl.minimum(BLOCK_N, N - tile * BLOCK_N)
-        prefetch_rows(weight_ptr, tile * BLOCK_N, count, split, K, STEPS * K_SLICES * BLOCK_K)
+    if PREFETCHED > 0:
+        count, start = tl.minimum(BLOCK_N, N - tile * BLOCK_N), split * (STEPS * K_SLICES * BLOCK_K)
+        prefetch_rows(weight_ptr, tile * BLOCK_N, count, start, K, PREFETCHED)
     norm = tl.load(norm_ptr + row).to(tl.float32)
     if SCALED:
         scale = tl.load(scale_ptr + row)
@@ -455,7 +455,6 @@ def _cut(config: MatmulConfig, x: torch.Tensor, weight: torch.Tensor, pdl: bool)
     num_rows, size = x.shape
     steps = config.steps(size)
     even = steps * config.block_k * config.k_slices * config.split_k == size
-    row_bytes = size * weight.element_size()
     return {
         "K": size,
         "BLOCK_N": config.block_n,
@@ -465,7 +464,7 @@ def _cut(config: MatmulConfig, x: torch.Tensor, weight: torch.Tensor, pdl: bool)
         "STEPS": steps,
         "EVEN": even,
         "PRELOADED": min(steps, PRELOADED_TILES) if config.prefetch == "registers" else 0,
-        "L2": config.prefetch == "l2" and row_bytes % 16 == 0 and not INTERPRETED.value,
+        "PREFETCHED": 0 if INTERPRETED.value else config.prefetched_columns(size, weight.element_size()),
         "ROWS": num_rows,
         "LANES": config.lanes(num_rows, weight.dtype),
         "STAGES": config.num_stages,

@@ -19,14 +19,18 @@ Operation = Literal["qkv", "output", "gate_up", "down", "head"]
 Prefetch = Literal["none", "registers", "l2"]
 """What a program does about its weights before the kernel in front has ended.
 
-`registers` loads up to three of its tiles, `l2` has its whole part of the weight brought into the L2 cache.
+`registers` loads up to three of its tiles, `l2` has the first 128 KiB of its part of the weight brought into the L2
+cache.
 """
 
 PRELOADED_TILES = 3
 """Most tiles that a program holds in registers before it waits."""
 
+PREFETCHED_BYTES = 128 << 10
+"""Most that a program has brought into the L2 cache before it waits."""
+
 _L2_BYTES = 16 << 20
-"""Weights up to this size are prefetched whole: they and the activations stay in an L2 of 50 MB."""
+"""Weights up to this size are prefetched: they and the activations stay in an L2 of 50 MB."""
 
 _RESIDUAL = ("output", "down")
 
@@ -65,6 +69,14 @@ class MatmulConfig:
     def steps(self, num_inputs: int) -> int:
         """Steps along K of each program."""
         return -(-num_inputs // (self.block_k * self.k_slices * self.split_k))
+
+    def prefetched_columns(self, num_inputs: int, element_bytes: int) -> int:
+        """Columns of its part of the weight that a program has brought into the L2 cache, whole steps; 0 for none."""
+        if self.prefetch != "l2" or num_inputs * element_bytes % 16:
+            return 0
+        step = self.block_k * self.k_slices
+        most = max(1, PREFETCHED_BYTES // (self.block_n * step * element_bytes))
+        return step * min(self.steps(num_inputs), most)
 
     def workspace_floats(self, num_outputs: int, rows: int) -> int:
         """How many float32 the programs that share K leave for the last of them."""
@@ -107,7 +119,7 @@ def block_k_of(num_inputs: int, most: int = 128) -> int:
 def _rule(operation: Operation, num_outputs: int, num_inputs: int, rows: int) -> MatmulConfig:
     block_k = block_k_of(num_inputs)
     small = num_outputs * num_inputs * 2 <= _L2_BYTES
-    prefetch: Prefetch = "l2" if small and num_inputs % 8 == 0 else "none"
+    prefetch: Prefetch = "l2" if small else "none"
     if rows == 8 and num_outputs <= 2048 and operation in _RESIDUAL:
         return _sliced(num_inputs, block_k)
     block_n = 128 if rows >= 32 and num_outputs >= 16384 else 64

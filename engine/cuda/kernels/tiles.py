@@ -70,16 +70,19 @@ def preload(
 
 
 @triton.jit
-def prefetch_rows(weight_ptr, first_row, num_rows, split, K: tl.constexpr, COLUMNS: tl.constexpr):
-    """Has a program's part of some rows brought into the L2 cache, each row by one thread; there are threads enough."""
+def prefetch_rows(weight_ptr, first_row, num_rows, start, K: tl.constexpr, COLUMNS: tl.constexpr):
+    """Has COLUMNS columns of some rows, from `start` on, brought into the L2 cache: each row by a thread of its own."""
     kind: tl.constexpr = weight_ptr.dtype.element_ty
     width: tl.constexpr = kind.primitive_bitwidth // 8
-    columns = tl.minimum(COLUMNS, K - split * COLUMNS)
-    start = (weight_ptr + first_row.to(tl.int64) * K + split * COLUMNS).to(tl.int64, bitcast=True)
     tl.inline_asm_elementwise(
         _PREFETCH_ROWS,
         "=r,l,r,r,r",
-        [start, num_rows, K * width, columns * width],
+        [
+            (weight_ptr + first_row.to(tl.int64) * K + start).to(tl.int64, bitcast=True),
+            num_rows,
+            K * width,
+            tl.maximum(tl.minimum(COLUMNS, K - start), 0) * width,
+        ],
         dtype=tl.int32,
         is_pure=False,
         pack=1,

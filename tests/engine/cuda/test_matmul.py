@@ -38,7 +38,7 @@ class Stream:
 
     def expected(self, weight: torch.Tensor) -> torch.Tensor:
         exact = self.normed.float() * torch.rsqrt(self.hidden.square().mean(1, keepdim=True) + EPS)
-        return exact.matmul(weight.float().T)
+        return exact @ weight.float().t()
 
 
 def random_weight(size: int, inputs: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
