@@ -164,13 +164,13 @@ def _decode_attention(
             peak, total, mixed = attend(query, tile_keys, tile_values, seen, scale, peak, total, mixed, True)
 
         if is_last:
-            key = _rotated(key, key_turned.to(tl.float32), k_weight, k_weight_turned, cos, sin, eps, D, HAS_NORM)
-            key = key.to(kind)
+            turned_key = key_turned.to(tl.float32)
+            new_key = _rotated(key, turned_key, k_weight, k_weight_turned, cos, sin, eps, D, HAS_NORM).to(kind)
             slot = (own_page * S + own % S) * (G * D) + row_head[:, None].to(tl.int64) * D + dims[None, :]
             stored = row_kept & (row % SHARE == 0)[:, None]
-            tl.store(keys_ptr + slot, key, mask=stored)
+            tl.store(keys_ptr + slot, new_key, mask=stored)
             tl.store(values_ptr + slot, value, mask=stored)
-            score = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
+            score = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), 1) * scale
             highest = tl.maximum(peak, score)
             weight = tl.exp2(score - highest)
             shrink = tl.exp2(peak - highest)
@@ -178,7 +178,9 @@ def _decode_attention(
             mixed = mixed * shrink[:, None] + weight[:, None] * value.to(tl.float32)
             peak = highest
 
-        if SPLITS == 1 or active == 1:
+        if SPLITS == 1:  # noqa: SIM114  # known when compiled: nothing of what follows is
+            tl.store(at, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=row_kept)
+        elif active == 1:
             tl.store(at, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=row_kept)
         else:
             shared = lane * (G // HEADS) + group
@@ -188,9 +190,9 @@ def _decode_attention(
             if arrive_last(counters_ptr + shared, active):
                 few = tl.arange(0, MERGE_ROWS)
                 merged = merge_parts(parts, sums, active, few, few < TAKEN, TAKEN, D, WIDTH, SPLITS, MERGE_PARTS)
-                at = out_ptr + lane * (H * D) + (group * TAKEN + few[:, None]) * D + dims[None, :]
+                merged_at = out_ptr + lane * (H * D) + (group * TAKEN + few[:, None]) * D + dims[None, :]
                 kept = (few < TAKEN)[:, None] & (dims < D)[None, :]
-                tl.store(at, merged.to(out_ptr.dtype.element_ty), mask=kept)
+                tl.store(merged_at, merged.to(out_ptr.dtype.element_ty), mask=kept)
                 tl.store(counters_ptr + shared, 0)
 
 
@@ -276,7 +278,7 @@ def decode_attention(
         BLOCK=max(config.block, 16 // config.heads),
         SPLITS=config.splits,
         PRELOAD=config.preload,
-        STAGES=config.num_stages,
+        STAGES=2 * config.num_stages + 1,  # a tile needs its pages first, so each tile in flight takes two
         MERGE_ROWS=merge_rows,
         MERGE_PARTS=max(1, min(config.splits, _MERGED_AT_ONCE // (merge_rows * width))),
         PDL=pdl,
