@@ -11,7 +11,7 @@ from engine.drafting.limits import check_drafter
 from engine.errors import ContextTooLong, InvalidRequest, UnsupportedReadout
 from engine.kv.commands import AccountCommand
 from engine.leases.lease import LeaseRevoked
-from engine.request import EngineInfo, GenerateRequest, ProgramSpec, TokenEvent
+from engine.request import DrafterSpec, EngineInfo, GenerateRequest, ProgramSpec, Proposal, TokenEvent
 from engine.sampling.params import MAX_LOGPROBS
 from engine.stats import AccountCharge, EngineStats
 
@@ -33,6 +33,10 @@ class EventStream(Protocol):
 
     def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
         """Goes on with a stepped request that is paused; see `engine.messages.Advance`. Its events tell the outcome."""
+        ...
+
+    def guess(self, token_ids: Sequence[int], proposals: Sequence[Proposal]) -> None:
+        """Answers a request that waits for a guess; see `engine.messages.Guess`. Its events tell what came of it."""
         ...
 
     async def aclose(self) -> None:
@@ -139,7 +143,7 @@ def validate_request(request: GenerateRequest, info: EngineInfo, num_held: int =
     if request.program is not None:
         _check_program(request, request.program)
     if request.drafter is not None:
-        check_drafter(request.drafter, info.vocab_size)
+        _check_drafter(request, request.drafter, info.vocab_size)
     request.sampling.validate(info.vocab_size)
     num_prompt = num_held if request.context_id else len(request.prompt_ids)
     if num_prompt + request.sampling.max_tokens > info.limit_tokens:
@@ -183,6 +187,15 @@ def _check_program(request: GenerateRequest, program: ProgramSpec) -> None:
     """Refuses what does not go with a device program; the program itself is checked where it is bound."""
     if request.stepped or request.pooling is not None:
         raise InvalidRequest("a device program draws by itself: nobody can choose tokens beside it", program.param)
+
+
+def _check_drafter(request: GenerateRequest, drafter: DrafterSpec, vocab_size: int) -> None:
+    """Refuses guesses that make no sense, or do not go with what else is asked."""
+    check_drafter(drafter, vocab_size)
+    if (drafter.given or drafter.program is not None) and (request.lane_ids or request.passes):
+        raise InvalidRequest("lanes that draw together take no guesses of their caller or a program", drafter.param)
+    if drafter.given and not request.context_id:
+        raise InvalidRequest("only on a held context the caller can guess", drafter.param)
 
 
 def _check_pooling(request: GenerateRequest) -> None:

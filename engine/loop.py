@@ -26,9 +26,9 @@ from engine.forward.passes import validate_passes
 from engine.forward.validation import validate_lanes
 from engine.kv.commands import AccountCommand, SetCeilings, SetShares
 from engine.leases.lease import LeaseRevoked
-from engine.programs.binding import BoundProgram, bind_sampler
+from engine.programs.binding import BoundProgram, bind_drafter, bind_sampler
 from engine.programs.errors import ProgramError
-from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
+from engine.request import DrafterSpec, EngineInfo, ErrorReport, GenerateRequest, Proposal, TokenEvent
 from engine.runner.runner import ModelRunner, StepHandle
 from engine.scheduling.batch import Batch
 from engine.scheduling.scheduler import Scheduler
@@ -143,6 +143,8 @@ class EngineLoop:
         if prepared is None:
             prepared = self.prepare(request)
         program = self._bound(request)
+        if request.drafter is not None:
+            self._check_drafter(request.drafter, program)
         self._scheduler.add(request, None if prepared is None else prepared.result(), program)
 
     def _bound(self, request: GenerateRequest) -> BoundProgram | None:
@@ -155,6 +157,18 @@ class EngineLoop:
             return bind_sampler(program.source, program.parameters, size, num_lanes=num_lanes, probes=True)
         except ProgramError as error:
             raise InvalidRequest(f"the device program is not valid: {error}", program.param) from None
+
+    def _check_drafter(self, drafter: DrafterSpec, sampler: BoundProgram | None) -> None:
+        guessing = drafter.program
+        if guessing is None:
+            return
+        try:
+            bound = bind_drafter(guessing.source, guessing.parameters, self.info.vocab_size)
+        except ProgramError as error:
+            raise InvalidRequest(f"the device program is not valid: {error}", guessing.param) from None
+        if bound.graph.weights and sampler is not None:
+            message = "what a device program draws from is not known: guesses beside it cannot be drawn ones"
+            raise InvalidRequest(message, guessing.param)
 
     def abort(self, request_id: str) -> None:
         """Ends a request at once and without an event; unknown ids pass."""
@@ -218,11 +232,15 @@ class EngineLoop:
         """
         return self._scheduler.stepping.advance(request_id, token_id, num_steps, banned)
 
+    def guess(self, request_id: str, token_ids: Sequence[int], proposals: Sequence[Proposal]) -> None:
+        """Gives a request the guess that it waits for; see `engine.messages.Guess`. Others are left alone."""
+        self._scheduler.guess(request_id, token_ids, proposals)
+
     def step(self) -> list[TokenEvent]:
         """Starts the next step and returns the events of one that has finished; may return none."""
         previous = self._running
         events: list[TokenEvent] = []
-        if previous is not None and previous.batch.num_drafts:
+        if previous is not None and (previous.batch.num_drafts or previous.batch.is_awaited):
             # What comes next depends on how many guesses are right: waiting for that costs less than a step without.
             self._running = None
             events += self._finish(previous)

@@ -20,7 +20,7 @@ from engine.contexts.commands import (
 )
 from engine.kv.commands import SetCeilings, SetShares
 from engine.leases.lease import LeaseRevoked
-from engine.request import EngineInfo, ErrorReport, GenerateRequest, TokenEvent
+from engine.request import EngineInfo, ErrorReport, GenerateRequest, Proposal, TokenEvent
 from engine.stats import AccountCharge, EngineStats
 
 
@@ -63,6 +63,20 @@ class Advance(msgspec.Struct, frozen=True, tag="advance"):
     banned: list[int] = []
 
 
+class Guess(msgspec.Struct, frozen=True, tag="guess"):
+    """What the caller expects of a request that waits for its guess. Answered by its events.
+
+    Attributes:
+        request_id: Which.
+        token_ids: The tokens expected next, in order; none if it expects nothing in particular.
+        proposals: What each of them was drawn from; none if they were not drawn.
+    """
+
+    request_id: str
+    token_ids: list[int] = []
+    proposals: list[Proposal] = []
+
+
 class DescribeContext(msgspec.Struct, frozen=True, tag="describe"):
     """What does a held context, or an export, hold now? Answered in `Frame.contexts`.
 
@@ -81,6 +95,7 @@ Command = (
     | Abort
     | Stop
     | Advance
+    | Guess
     | DescribeContext
     | OpenContext
     | AppendTokens

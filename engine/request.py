@@ -174,10 +174,28 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     drafter: DrafterSpec | None = None
 
 
-class DrafterSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Guess the next tokens by looking them up, and verify several in one step; what is drawn is the same without.
+class Proposal(msgspec.Struct, frozen=True, array_like=True):
+    """What a guessed token was drawn from: probabilities, or weights in proportion to them, of all that it could be.
 
     Attributes:
+        token_ids: Little-endian int32, each once.
+        weights: Little-endian float64 of the same tokens, none negative.
+    """
+
+    token_ids: bytes
+    weights: bytes
+
+
+class DrafterSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Guess the next tokens, and verify several in one step; what is drawn is the same without.
+
+    Guesses are looked up in what is there already, unless `given` or `program` say where else they come from. Where a
+    guess says what it was drawn from, it is accepted or replaced by chance (arXiv 2211.17192): then the distribution of
+    what is drawn is the same, and not each token.
+
+    Attributes:
+        given: The caller guesses: after each draw the request waits for its `Guess`. Only on a held context.
+        program: A device program whose `propose` guesses, see `engine.drafting.program`.
         max_tokens: Most tokens guessed at a time.
         min_match, max_match: Shortest and longest run of last tokens that is looked for.
         reference_ids: A text that the output is expected to resemble, looked up before the history.
@@ -188,6 +206,8 @@ class DrafterSpec(msgspec.Struct, frozen=True, kw_only=True):
     min_match: int = 3
     max_match: int = 6
     reference_ids: list[int] = []
+    given: bool = False
+    program: ProgramSpec | None = None
     param: str = "drafter"
 
 
@@ -229,6 +249,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
             opened, in KiB times milliseconds.
         rows: On the last event if asked for: distributions behind the rows of a pass.
         probes: One entry a token if a device program drew them and notes something down.
+        num_wanted: Of a request whose caller guesses: most tokens that its guess may have now; it waits for that.
     """
 
     request_id: str
@@ -248,6 +269,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
     num_accepted: int = 0
     probes: list[Probes] = []
     rows: list[Distribution] = []
+    num_wanted: int = 0
 
 
 class ErrorReport(msgspec.Struct, frozen=True, array_like=True):

@@ -20,7 +20,7 @@ from engine.adapters.table import NO_ADAPTER, AdapterPlace
 from engine.constraints.constraint import Constraint
 from engine.contexts.edits import NEVER
 from engine.contexts.held import HeldContext
-from engine.drafting.lookup import PromptLookup
+from engine.drafting.drafter import Drafter
 from engine.forward.lockstep import LaneGroup
 from engine.kv.block_table import BlockTable
 from engine.kv.manager import PrefixName
@@ -116,7 +116,7 @@ class Sequence:
     pooled: npt.NDArray[np.float64] | None = None
     constraint: Constraint | None = None
     program: ProgramSession | None = None
-    drafter: PromptLookup | None = None
+    drafter: Drafter | None = None
     group: LaneGroup | None = None
     reads: TokenList[int] = ()
     first_read: int = 0

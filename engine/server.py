@@ -43,6 +43,7 @@ from engine.messages import (
     ContextDescribed,
     DescribeContext,
     Frame,
+    Guess,
     Hello,
     Refusal,
     Stop,
@@ -194,6 +195,8 @@ class EngineServer:
                 self._ended(gateway, request_id, {index})
             case Advance(request_id, token_id, num_steps, banned) if request_id in gateway.requests:
                 self._route(self._loop.advance(request_id, token_id, num_steps, banned))
+            case Guess(request_id, token_ids, proposals) if request_id in gateway.requests:
+                self._loop.guess(request_id, token_ids, proposals)
             case DescribeContext(op_id, context_id):
                 is_known = context_id in gateway.contexts or self._loop.is_exported(context_id)
                 info = self._loop.describe_context(context_id if is_known else "")

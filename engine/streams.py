@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from engine.contexts.commands import ContextInfo
 from engine.errors import EngineError, EngineStopped
-from engine.messages import Abort, Advance, Command, DescribeContext, Frame, Stop, Submit
+from engine.messages import Abort, Advance, Command, DescribeContext, Frame, Guess, Stop, Submit
 from engine.reports import rebuild
-from engine.request import GenerateRequest, TokenEvent
+from engine.request import GenerateRequest, Proposal, TokenEvent
 
 Send = Callable[[Command], None]
 
@@ -55,6 +55,11 @@ class RequestStream:
         """Goes on with a stepped request."""
         if self._open:
             self._send(Advance(self._request_id, token_id, num_steps, list(banned)))
+
+    def guess(self, token_ids: Sequence[int], proposals: Sequence[Proposal]) -> None:
+        """Says what is expected of a request that waits for it."""
+        if self._open:
+            self._send(Guess(self._request_id, list(token_ids), list(proposals)))
 
     async def aclose(self) -> None:
         """Ends the request if it still runs."""
@@ -193,3 +198,4 @@ def _merge(waiting: TokenEvent, event: TokenEvent) -> None:
     waiting.num_accepted += event.num_accepted
     waiting.probes += event.probes
     waiting.rows += event.rows
+    waiting.num_wanted = event.num_wanted

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from engine.client import EventStream
 from engine.errors import EngineError
-from engine.request import FinishReason, TokenEvent
+from engine.request import FinishReason, Proposal, TokenEvent
 from extensions.context_link import ContextLink
 
 
@@ -57,6 +57,10 @@ class HeldStream:
     def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
         """See `EventStream.advance`."""
         self._stream.advance(token_id, num_steps, banned)
+
+    def guess(self, token_ids: Sequence[int], proposals: Sequence[Proposal]) -> None:
+        """See `EventStream.guess`."""
+        self._stream.guess(token_ids, proposals)
 
     async def aclose(self) -> None:
         """See `EventStream.aclose`."""

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.drafting.offers import Offer
 from engine.request import DrafterSpec
 
 _MEMORY = 0.9
@@ -79,13 +80,17 @@ class _Cursor:
 
 
 class PromptLookup:
-    """Guesses of one sequence.
+    """Implements `engine.drafting.drafter.Drafter` by looking text up.
 
     Args:
         spec: How to guess.
         token_ids: The history; this very list grows.
         num_prompt: Tokens of it that are no output.
     """
+
+    waits = False
+    is_offering = False
+    offers: Sequence[Offer] = ()
 
     def __init__(self, spec: DrafterSpec, token_ids: Sequence[int], num_prompt: int) -> None:
         self._spec = spec
@@ -103,13 +108,7 @@ class PromptLookup:
         self._last_place = 0
 
     def propose(self, most: int, num_unknown: int = 0, least: float = 0.0) -> list[int]:
-        """Guesses what comes next, often nothing.
-
-        Args:
-            most: Tokens at most.
-            num_unknown: Tokens that are drawn but not known yet: they are guessed too, and left out of the answer.
-            least: Probability with which a token must be right to be guessed.
-        """
+        """See `engine.drafting.drafter.Drafter.propose`."""
         self._follow()
         cursor = self._cursor
         if cursor is None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.programs.graph import Graph
 from engine.programs.lowering import lower
-from engine.programs.syntax import parse
+from engine.programs.syntax import PROPOSE, parse
 from engine.programs.types import VOCAB, Kind, Type
 
 GREATEST_FLOAT = (2 - 2**-23) * 2.0**127
@@ -87,6 +87,8 @@ def bind_sampler(
     """
     bound = bind(source, values, vocab_size)
     graph = bound.graph
+    if graph.guesses:
+        raise ProgramInvalid(f"`{PROPOSE}` guesses tokens and draws none; it is for `drafter`", 1, 1)
     if graph.num_lanes > num_lanes:
         there = "a sequence has one" if num_lanes == 1 else f"there are {num_lanes}"
         raise ProgramInvalid(f"it reads several lanes, up to lanes[{graph.num_lanes - 1}]; {there}", 1, 1)
@@ -96,6 +98,22 @@ def bind_sampler(
     for name, node in graph.probes.items():
         if graph.nodes[node].type.axis == VOCAB:
             raise ProgramInvalid(f"probe.{name} has a number for every token; note down single ones, or topk's", 1, 1)
+    return bound
+
+
+def bind_drafter(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgram:
+    """Checks a program that is to guess tokens; see `bind`.
+
+    Raises:
+        ProgramInvalid: As there; or it draws tokens instead, or writes probes, which nobody could read.
+        ProgramMisused: As there.
+    """
+    bound = bind(source, values, vocab_size)
+    if not bound.graph.guesses:
+        raise ProgramInvalid(f"a program that guesses tokens defines `{PROPOSE}`", 1, 1)
+    if bound.graph.probes:
+        names = ", ".join(f"probe.{name}" for name in sorted(bound.graph.probes))
+        raise ProgramInvalid(f"nobody reads what a drafter notes down ({names})", 1, 1)
     return bound
 
 

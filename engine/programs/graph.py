@@ -38,7 +38,9 @@ class Graph:
         inputs: Names of what it reads of the step: `logits`, `prev`, `history`...
         num_lanes: How many `lanes` it reads; 0 if it reads `logits` alone.
         states: Carried from step to step, with their types and the nodes of their first values.
-        token: The node of the token that it returns.
+        token: The node of the token that it returns; of guesses the first.
+        guesses: Of a program that guesses: the nodes of the tokens, or the one of a vector of them.
+        weights: For each guess what it was drawn from, or none.
         updates: State after the step, by name.
         probes: What the host may read of the step, by name.
     """
@@ -49,5 +51,7 @@ class Graph:
     num_lanes: int
     states: Mapping[str, tuple[Type, int]]
     token: int
+    guesses: tuple[int, ...] = ()
+    weights: tuple[int, ...] = ()
     updates: Mapping[str, int] = field(default_factory=dict)
     probes: Mapping[str, int] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from engine.programs.graph import Constant, Graph, Node
 from engine.programs.operations import FUNCTIONS, MAX_TOP, OPERATORS, Operation
-from engine.programs.syntax import CONSTANTS, STEP_INPUTS, Parsed, invalid, is_name, parse
+from engine.programs.syntax import CONSTANTS, PROPOSE, STEP_INPUTS, Parsed, invalid, is_name, parse
 from engine.programs.types import BOOL, FLOAT, HISTORY, INT, KEY, VOCAB, Kind, Mismatch, Type
 
 MAX_NODES = 4096
@@ -20,8 +20,13 @@ MAX_SHIFT = 1024
 """Places that `shift` goes back."""
 MAX_LANES = 64
 """Contexts, or rows of a pass, that one program reads."""
+MAX_GUESSES = 64
+"""Tokens that one program guesses at a time."""
 MAX_STATES = 16
 MAX_PROBES = 16
+
+WEIGHTS = Type(Kind.FLOAT, VOCAB)
+"""Of what a guess was drawn from."""
 
 _INPUT_TYPES: Mapping[str, Type] = {
     "logits": Type(Kind.FLOAT, VOCAB),
@@ -29,6 +34,7 @@ _INPUT_TYPES: Mapping[str, Type] = {
     "prev": INT,
     "step": INT,
     "history": Type(Kind.INT, HISTORY),
+    "places": Type(Kind.INT, HISTORY),
     "counts": Type(Kind.INT, VOCAB),
 }
 _BINARY: Mapping[type[ast.operator], str] = {
@@ -99,7 +105,11 @@ class _Lowering:
             raise invalid("the function ends with a return of the token", body[-1] if body else self._at)
         for sentence in body[:-1]:
             self._sentence(sentence)
-        token = self._returned(body[-1])
+        if self._parsed.function == PROPOSE:
+            guesses, weights = self._guesses(body[-1])
+            token = guesses[0]
+        else:
+            token, guesses, weights = self._returned(body[-1]), (), ()
         return Graph(
             nodes=tuple(self._nodes),
             parameters=self._parameters,
@@ -107,6 +117,8 @@ class _Lowering:
             num_lanes=self._num_lanes,
             states=self._states,
             token=token,
+            guesses=guesses,
+            weights=weights,
             updates=self._updates,
             probes=self._probes,
         )
@@ -214,6 +226,50 @@ class _Lowering:
         if self._type(node) != INT:
             raise invalid(f"the function returns a token, i64; this is {self._type(node)}", sentence.value)
         return node
+
+    def _guesses(self, sentence: ast.Return) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Nodes of the tokens guessed, and of what each was drawn from where it says so."""
+        match sentence.value:
+            case None:
+                raise invalid("the function returns the tokens that it guesses", sentence)
+            case ast.Tuple(elts=[_, *_] as elements):
+                if len(elements) == 2 and self._is_weight(elements[1]):
+                    elements = [sentence.value]
+            case alone:
+                node = self._expression(alone)
+                kind = self._type(node)
+                if kind != INT and not (kind.kind is Kind.INT and isinstance(kind.axis, int)):
+                    raise invalid(f"the function returns tokens, i64 each; this is {kind}", alone)
+                self._check_guesses(kind.axis if isinstance(kind.axis, int) else 1, sentence)
+                return (node,), ()
+        self._check_guesses(len(elements), sentence)
+        tokens, weights = [], []
+        for element in elements:
+            token, weight = element, None
+            if isinstance(element, ast.Tuple):
+                if len(element.elts) != 2:
+                    raise invalid("a guess is a token, or a token and what it was drawn from", element)
+                token, weight = element.elts
+            tokens.append(self._typed(token, INT, "a guess"))
+            if weight is not None:
+                weights.append(self._typed(weight, WEIGHTS, "what a guess was drawn from"))
+        if len(weights) not in (0, len(tokens)):
+            raise invalid("either all guesses say what they were drawn from, or none", sentence)
+        return tuple(tokens), tuple(weights)
+
+    def _is_weight(self, expression: ast.expr) -> bool:
+        """Whether a pair that ends in it is one guess with what it was drawn from, and no two guesses."""
+        return not isinstance(expression, ast.Tuple) and self._type(self._expression(expression)) == WEIGHTS
+
+    def _typed(self, expression: ast.expr, kind: Type, what: str) -> int:
+        node = self._expression(expression)
+        if self._type(node) != kind:
+            raise invalid(f"{what} is {kind}; this is {self._type(node)}", expression)
+        return node
+
+    def _check_guesses(self, count: int, sentence: ast.Return) -> None:
+        if count > MAX_GUESSES:
+            raise invalid(f"{count} tokens are guessed at once; {MAX_GUESSES} are allowed", sentence)
 
     # -- expressions ----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from engine.programs.graph import Graph, Node
 from engine.programs.types import VOCAB, Kind, Type, common_kind
-from engine.programs.values import Array, StepResult, StepValues
+from engine.programs.values import Array, GuessResult, StepResult, StepValues
 from engine.sampling.random import UNIFORM_SCALE, mix32, mix64
 
 GAMMA = 0x9E3779B97F4A7C15
@@ -49,6 +49,26 @@ def run(
         state={name: found.shaped(node, graph.states[name][0]) for name, node in graph.updates.items()},
         probes={name: found.value(node) for name, node in graph.probes.items()},
     )
+
+
+def propose(
+    graph: Graph, values: StepValues, parameters: Mapping[str, Any], state: Mapping[str, Array] | None = None
+) -> GuessResult:
+    """What a program guesses.
+
+    Args:
+        graph: One with guesses.
+        values: What is known before the step; neither logits nor lanes.
+        parameters: As for `run`.
+        state: As the guess before left it; None before the first.
+    """
+    if state is None:
+        state = first_state(graph, parameters, values.vocab_size)
+    found = _Evaluation(graph, values, parameters, state)
+    tokens = [int(token) for node in graph.guesses for token in np.atleast_1d(found.value(node))]
+    weights = [np.asarray(found.value(node), dtype=np.float32) for node in graph.weights]
+    updates = {name: found.shaped(node, graph.states[name][0]) for name, node in graph.updates.items()}
+    return GuessResult(tokens, weights, updates)
 
 
 class _Evaluation:
@@ -128,6 +148,8 @@ class _Evaluation:
     def _input(self, name: str) -> Any:
         if name == "prev":
             return self._step.history[-1] if len(self._step.history) else -1
+        if name == "places":
+            return np.arange(len(self._step.history))
         found = getattr(self._step, name)
         assert found is not None, f"the step does not know {name}"
         return found

@@ -17,7 +17,7 @@ from engine.programs.reference import DTYPES
 from engine.programs.torch_form import BatchValues, TorchProgram
 from engine.sampling.random import position_keys
 
-_OF_HISTORY = frozenset({"history", "prev", "counts"})
+_OF_HISTORY = frozenset({"history", "places", "prev", "counts"})
 """What a program reads of the tokens before."""
 
 _GROWTH = 256

@@ -1,8 +1,8 @@
 """From source text to the one function it holds: which sentences of Python a device program may use.
 
-A program is an optional docstring, first values of its state (`state.x = ...`), and one function `sample(...)` of
-assignments, loops of fixed bounds, and a `return` at the end. There are no branches, so that every request of a batch
-does the same work; `where` chooses between values.
+A program is an optional docstring, first values of its state (`state.x = ...`), and one function of assignments, loops
+of fixed bounds, and a `return` at the end: `sample(...)` draws a token, `propose(...)` guesses the next ones. There are
+no branches, so that every request of a batch does the same work; `where` chooses between values.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ MAX_PARAMETERS = 32
 MAX_DEPTH = 64
 """How deep expressions may be nested."""
 
-FUNCTION = "sample"
+SAMPLE, PROPOSE = "sample", "propose"
+"""Names that the function may have: they say what it is for."""
 
-STEP_INPUTS = frozenset({"logits", "lanes", "key", "prev", "step", "history", "counts"})
+STEP_INPUTS = frozenset({"logits", "lanes", "key", "prev", "step", "history", "places", "counts"})
 """Names that a function gets from the step if its parameters have them."""
+
+UNKNOWN_TO_GUESSES = frozenset({"logits", "lanes"})
+"""Inputs that are not there before the step that a guess is for."""
 
 CONSTANTS = frozenset({"vocab", "vocab_size"})
 """Names that are always there: every token id, and how many."""
@@ -34,6 +38,7 @@ class Parsed:
 
     Attributes:
         digest: Of the source.
+        function: `SAMPLE` or `PROPOSE`.
         inputs: Which of `STEP_INPUTS` the function asks for.
         parameters: Its own parameters, in order.
         defaults: Their values where the source gives one.
@@ -42,6 +47,7 @@ class Parsed:
     """
 
     digest: str
+    function: str
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
     defaults: dict[str, bool | int | float]
@@ -77,13 +83,17 @@ def parse(source: str) -> Parsed:
                 raise invalid(f"state.{name} has a first value already", sentence)
             state[name] = value
         else:
-            raise invalid(f"a program is first values (state.x = ...) and one function `{FUNCTION}`", sentence)
-    if function is None or function.name != FUNCTION:
+            raise invalid(f"a program is first values (state.x = ...) and one function `{SAMPLE}`", sentence)
+    if function is None or function.name not in (SAMPLE, PROPOSE):
         where = (1, 1) if function is None else (function.lineno, function.col_offset + 1)
-        raise ProgramInvalid(f"a program defines a function named `{FUNCTION}`", *where)
+        raise ProgramInvalid(f"a program defines a function named `{SAMPLE}`, or `{PROPOSE}` to guess tokens", *where)
     inputs, parameters, defaults = _parameters(function)
+    unknown = UNKNOWN_TO_GUESSES.intersection(inputs) if function.name == PROPOSE else ()
+    if unknown:
+        raise invalid(f"`{min(unknown)}` of a token are not there yet where it is guessed", function)
     body = tuple(_without_docstring(function.body))
-    return Parsed(hashlib.blake2b(data, digest_size=16).hexdigest(), inputs, parameters, defaults, state, body)
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    return Parsed(digest, function.name, inputs, parameters, defaults, state, body)
 
 
 def invalid(message: str, at: ast.AST) -> ProgramInvalid:

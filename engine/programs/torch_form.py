@@ -304,6 +304,8 @@ def _given(op: str, name: str | bool | float) -> _Compute:
             return lambda values, _: _there(values.steps)[:, None]
         case _, "history":
             return lambda values, _: _there(values.history)
+        case _, "places":
+            return lambda values, _: _places(_there(values.history))
     return lambda values, _: _there(values.counts)
 
 
@@ -325,5 +327,9 @@ def _recent(values: BatchValues, place: int) -> torch.Tensor:
 
 def _valid(values: BatchValues) -> torch.Tensor:
     """[B, T], which places belong to the histories."""
-    history = _there(values.history)
-    return torch.arange(history.shape[1], device=history.device) < _there(values.lengths)[:, None]
+    return _places(_there(values.history)) < _there(values.lengths)[:, None]
+
+
+def _places(history: torch.Tensor) -> torch.Tensor:
+    """[1, T], where each token stands."""
+    return torch.arange(history.shape[1], device=history.device)[None]

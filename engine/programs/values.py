@@ -47,3 +47,18 @@ class StepResult:
     token: int
     state: Mapping[str, Array]
     probes: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class GuessResult:
+    """What a program guessed.
+
+    Attributes:
+        tokens: As returned; may lie outside of the vocabulary, where the guess ends.
+        weights: [V] float32 for each, what it was drawn from; empty if none says so.
+        state: Carried to the next guess, by name.
+    """
+
+    tokens: Sequence[int]
+    weights: Sequence[npt.NDArray[np.float32]]
+    state: Mapping[str, Array]

@@ -1,4 +1,4 @@
-"""Lanes whose tokens a device program draws."""
+"""Lanes whose tokens are not drawn by the sampler alone: by a device program, or where a guess says what it is from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
+from engine.drafting.acceptance import decide
 from engine.programs.session import Drawn, ProgramLane, ProgramRunner, ProgramSession
 from engine.request import Probes
 from engine.sampling.params import SamplingParams
@@ -54,18 +55,22 @@ class ProgramRows:
         self._runner = ProgramRunner(state.vocab_size, state.device, team)
         self._sessions: dict[int, ProgramSession] = {}
         self._lanes: dict[int, int] = {}
+        self._offered: set[int] = set()
         self._probes: _Probes = []
 
     def __bool__(self) -> bool:
-        return bool(self._sessions)
+        return bool(self._sessions or self._offered)
 
     def release(self, row: int) -> None:
         """A sequence gave its row up."""
         self._sessions.pop(row, None)
         self._lanes.pop(row, None)
+        self._offered.discard(row)
 
     def assign(self, taken: RowAssignment) -> SamplingParams:
         """A sequence takes a row. Returns how the sampler is to draw for it."""
+        if taken.is_offered:
+            self._offered.add(taken.row)
         if taken.program is None:
             return taken.params
         if taken.lane == 0:
@@ -99,6 +104,9 @@ class ProgramRows:
             (edited if is_edited else bare).append(place)
         forced: list[ForcedTokens | None] = []
         probes = self._probes = []
+        offered = [place for place, lane in enumerate(lanes) if lane.offers and lane.row not in self._sessions]
+        if offered:
+            forced.append(self._decide(sampler.process(logits, lanes, masks, offered), lanes, offered))
         if joint:  # before anybody changes the logits
             forced.append(self._draw_joint(logits, lanes, list(joint.values()), probes))
         if bare:
@@ -159,6 +167,15 @@ class ProgramRows:
         tokens = drawn.tokens
         allowed = values.gather(1, tokens.clamp_min(0)[:, None]).squeeze(1) > -torch.inf
         return ForcedTokens(self._index(places), torch.where(allowed, tokens, -1))
+
+    def _decide(self, values: torch.Tensor, lanes: Sequence[SampleLane], places: Sequence[int]) -> ForcedTokens:
+        """Tokens where one was guessed by a draw: the guess, or another in its place. Waits for the device."""
+        some = [lanes[place] for place in places]
+        tokens = [
+            decide(row, self._state[lane.row], lane.position, lane.offers[0])
+            for row, lane in zip(values, some, strict=True)
+        ]
+        return ForcedTokens(self._index(places), self._index(tokens))
 
     def take_probes(self) -> dict[int, Probes]:
         """What the programs of the newest draw noted down, by place. Waits for the device."""

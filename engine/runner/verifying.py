@@ -1,8 +1,10 @@
 """Guessed tokens, verified: the draw behind each guess counts as long as every guess before it was what was drawn.
 
 A draw depends on the logits and on (seed, stream, position) alone, so what comes out is what would have come out token
-by token; nothing of the distribution changes, and no rule of acceptance is needed (compare arXiv 2211.17192). All that
-draws remember (penalties, forbidden sequences, states of programs) is told of each token before the next is drawn.
+by token; nothing of the distribution changes, and no rule of acceptance is needed. A guess that says what it was drawn
+from is accepted or replaced by chance where its token is drawn (`engine.drafting.acceptance`): it counts if it is what
+came out of that. All that draws remember (penalties, forbidden sequences, states of programs) is told of each token
+before the next is drawn.
 
 Letters: R rows read out, V vocabulary.
 """
@@ -77,7 +79,12 @@ def verify(
 
 
 def _deeper(lane: SampleLane, depth: int) -> SampleLane:
-    return SampleLane(row=lane.row, position=lane.position + depth, num_output=lane.num_output + depth)
+    return SampleLane(
+        row=lane.row,
+        position=lane.position + depth,
+        num_output=lane.num_output + depth,
+        offers=lane.offers[depth:],
+    )
 
 
 def _masks_of(lanes: Sequence[SampleLane], allowed: dict[int, int], masks: StepMasks | None) -> LaneMasks | None:

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 import torch
 
+from engine.drafting.offers import Offer
 from engine.sampling.distribution import Outline
 from engine.sampling.logprobs import Logprobs
 from engine.sampling.masks import LaneMasks
@@ -21,11 +22,13 @@ class SampleLane(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
         row: Its row in `SamplerState`.
         position: Index of the token about to be drawn: tokens in the sequence before it.
         num_output: Output tokens drawn before this one.
+        offers: What the tokens guessed from here on were drawn from; none if nothing is guessed, or without a draw.
     """
 
     row: int
     position: int
     num_output: int
+    offers: Sequence[Offer] = ()
 
 
 class Choice(Protocol):

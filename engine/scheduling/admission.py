@@ -46,7 +46,7 @@ class Admission:
         """False while a sequence is paused, or should wait for another to compute what both have in common."""
         if sequence.context is None:
             return is_ready(sequence)
-        return sequence.proposal is None and self._contexts.is_ready(sequence)
+        return not self._roster.is_paused(sequence) and self._contexts.is_ready(sequence)
 
     def can_enter(self, sequence: Sequence, entered: ListOf[Sequence] = ()) -> bool:
         """True if there are pages for all of its tokens; idle contexts give up theirs if that helps.
@@ -102,6 +102,7 @@ class Admission:
             self._eos,
             sequence.program,
             sequence.members.index(sequence),
+            sequence.drafter is not None and sequence.drafter.is_offering,
         )
 
     def _fits(self, sequence: Sequence, spare: int) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.constraints.masks import MaskHandover
+from engine.drafting.offers import Offer
 from engine.kv.manager import PageCopy
 from engine.kv.tiers import Transfer
 from engine.programs.session import ProgramSession
@@ -23,7 +24,7 @@ from engine.sequence import Sequence
 class RowAssignment:
     """A sequence that takes a row of device state before this step; a snapshot, safe to read while the host goes on.
 
-    `lane` is its place among those that draw together by `program`.
+    `lane` is its place among those that draw together by `program`; `is_offered` says that its lanes may have offers.
     """
 
     row: int
@@ -35,6 +36,7 @@ class RowAssignment:
     eos_token_ids: ListOf[int]
     program: ProgramSession | None = None
     lane: int = 0
+    is_offered: bool = False
 
 
 class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth of the time of a dataclass
@@ -60,6 +62,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
         first_read: Number of the first of them among all rows of its pass.
         positions: [num_tokens] int64, rotary positions of its rows; None for those of their slots.
         drafts: Guessed tokens that it computes behind the one to compute, to draw behind each that proves right.
+        offers: What each of them was drawn from, if they were.
     """
 
     sequence: Sequence
@@ -81,6 +84,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
     first_read: int = 0
     positions: npt.NDArray[np.int64] | None = None
     drafts: ListOf[int] = ()
+    offers: ListOf[Offer] = ()
 
     @property
     def stop(self) -> int:
@@ -103,6 +107,7 @@ class Batch:
         num_readouts: Lanes whose distribution is wanted.
         num_adapted: Lanes that have an adapter.
         num_drafts: Guessed tokens among the tokens.
+        is_awaited: Somebody in it can only go on once its tokens are known, so that the next step begins after it.
         masks: How those lanes' masks come to the device, if there are any.
     """
 
@@ -116,6 +121,7 @@ class Batch:
     num_readouts: int = 0
     num_adapted: int = 0
     num_drafts: int = 0
+    is_awaited: bool = False
     masks: MaskHandover | None = None
 
     def append(self, lane: Lane) -> None:

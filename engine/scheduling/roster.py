@@ -82,6 +82,10 @@ class Roster:
         """It goes on."""
         self._paused.discard(sequence)
 
+    def is_paused(self, sequence: Sequence) -> bool:
+        """True until it is told to go on."""
+        return sequence in self._paused
+
     def last_paused(self) -> Sequence | None:
         """Of those who are paused and have pages, the last to go."""
         running = [sequence for sequence in self._paused if sequence.is_running]

@@ -19,7 +19,9 @@ from engine.constraints.masks import MaskHandover, Masks
 from engine.contexts.held import HeldContext
 from engine.contexts.hosting import failed
 from engine.contexts.registry import ContextRegistry
+from engine.drafting.drafter import GivenGuesses
 from engine.drafting.masks import draft_masks
+from engine.drafting.offers import Offer
 from engine.drafting.planning import DraftPlanner
 from engine.errors import EngineError, InvalidRequest, ProgramFailed, QueueFull, QuotaExceeded, SequenceNotFound
 from engine.forward.lockstep import LaneGroup, portions
@@ -31,7 +33,7 @@ from engine.kv.tiers import HostTier
 from engine.programs.binding import BoundProgram
 from engine.programs.session import ProgramSession
 from engine.reports import report
-from engine.request import AdapterInfo, ErrorReport, FinishReason, GenerateRequest, TokenEvent
+from engine.request import AdapterInfo, ErrorReport, FinishReason, GenerateRequest, Proposal, TokenEvent
 from engine.sampling.random import stream_key
 from engine.scheduling.admission import Admission
 from engine.scheduling.batch import Batch, Lane, LaneResult
@@ -74,6 +76,7 @@ class Scheduler:
         adapters: Those that requests may name.
         draft_cost: What a guessed token adds to a step, see `engine.drafting.costs`.
         host_pages: Pages of host memory for contexts whose pages others need.
+        vocab_size: Of the model; needed where callers or programs guess tokens.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Scheduler:
         adapters: ListOf[AdapterInfo] = (),
         draft_cost: float = 0.1,
         host_pages: int = 0,
+        vocab_size: int = 0,
     ) -> None:
         assert max_batch_tokens >= max_num_seqs
         self.kv = kv
@@ -103,7 +107,7 @@ class Scheduler:
         self.contexts = ContextRegistry(kv, self.tier, window)
         self._draw_seed = draw_seed
         self._adapters = AdapterTable(adapters)
-        self._drafts = DraftPlanner(draft_cost)
+        self._drafts = DraftPlanner(draft_cost, vocab_size)
         self._arrivals = itertools.count()
         self._roster = Roster(max_num_seqs)
         self._floors = Floors(kv, self._roster, self.shares, max_num_seqs)
@@ -237,6 +241,13 @@ class Scheduler:
             if not sequence.is_finished:
                 self._end(sequence, FinishReason.ABORT)
 
+    def guess(self, request_id: str, token_ids: ListOf[int], proposals: ListOf[Proposal]) -> None:
+        """Takes the guess that a request waits for; one that does not wait (any more) is left alone."""
+        for sequence in self._roster.of_request(request_id):
+            if isinstance(sequence.drafter, GivenGuesses) and self._roster.is_paused(sequence):
+                sequence.drafter.give(token_ids, proposals)
+                self._roster.resume(sequence)
+
     def stop(self, request_id: str, index: int) -> None:
         """Ends one sequence whose caller has found its end in the text; like `abort`, but it counts as finished."""
         for sequence in self._roster.of_request(request_id):
@@ -287,6 +298,8 @@ class Scheduler:
                     num_preempted += self._extend_group(batch, sequence.group, prefilling)
                 continue
             num_pending = sequence.num_pending
+            if sequence.drafter is not None and sequence.drafter.waits and self._is_awaited(sequence):
+                continue
             if num_pending == 1:
                 num_preempted += self._extend(batch, sequence)
             elif num_pending > 1:
@@ -455,8 +468,13 @@ class Scheduler:
             if not sequence.is_running:
                 return num_preempted
         copies = self.kv.reserve(sequence.table, start, stop)
-        self._append_lane(batch, sequence, count, copies=copies, drafts=drafts)
+        offers = sequence.drafter.offers if drafts and sequence.drafter is not None else ()
+        self._append_lane(batch, sequence, count, copies=copies, drafts=drafts, offers=offers)
         return num_preempted
+
+    def _is_awaited(self, sequence: Sequence) -> bool:
+        """True while what it guesses from is not known, or its caller has not guessed yet."""
+        return sequence.num_in_flight > 0 or self._roster.is_paused(sequence)
 
     def _guess(self, batch: Batch, sequence: Sequence, start: int) -> ListOf[int]:
         """Tokens to verify behind the one that a sequence computes, if there is room for them without a sacrifice."""
@@ -583,6 +601,7 @@ class Scheduler:
         *,
         copies: ListOf[PageCopy],
         drafts: ListOf[int] = (),
+        offers: ListOf[Offer] = (),
     ) -> None:
         assert sequence.table is not None
         assert sequence.row is not None
@@ -604,10 +623,12 @@ class Scheduler:
             copies=copies,
             pools=sequence.request.pooling is not None and sequence.pools(stop),
             drafts=drafts,
+            offers=offers[: len(drafts)],
         )
         batch.append(lane)
         batch.num_adapted += sequence.adapter.number >= 0
         batch.num_drafts += len(drafts)
+        batch.is_awaited |= sequence.drafter is not None and sequence.drafter.waits
         if sequence.context is not None:
             self._hold(batch, lane, sequence.context)
         sequence.num_in_flight += samples and not lane.proposes
@@ -708,6 +729,10 @@ class Scheduler:
             event.num_drafted, event.num_accepted = len(lane.drafts), len(result.further)
         if result.probes is not None:
             event.probes = [result.probes]
+        if event.finish_reason is None and isinstance(sequence.drafter, GivenGuesses):
+            event.num_wanted = self._drafts.most(sequence)
+            if event.num_wanted:
+                self._roster.pause(sequence)
         return event
 
     def _accept_all(self, group: LaneGroup, result: LaneResult) -> TokenEvent:

@@ -26,6 +26,7 @@ from engine.request import (
     FinishReason,
     GenerateRequest,
     GenerationDefaults,
+    Proposal,
     TokenEvent,
     TokenLogprob,
 )
@@ -68,6 +69,7 @@ class Script:
         num_read: Events handed out.
         history: Of the request's context, if it has one.
         advances: What the caller of a stepped request said.
+        guesses: What the caller of a request expected that waits for that.
     """
 
     def __init__(self) -> None:
@@ -77,6 +79,7 @@ class Script:
         self.num_read = 0
         self.history: list[int] | None = None
         self.advances: list[tuple[int | None, int, list[int]]] = []
+        self.guesses: list[tuple[list[int], list[Proposal]]] = []
         self._items: deque[TokenEvent | Exception | None] = deque()
         self._arrived = asyncio.Event()
 
@@ -153,6 +156,10 @@ class Script:
     def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
         """See `EventStream`; what follows is up to the test."""
         self.advances.append((token_id, num_steps, list(banned)))
+
+    def guess(self, token_ids: Sequence[int], proposals: Sequence[Proposal]) -> None:
+        """See `EventStream`; what follows is up to the test."""
+        self.guesses.append((list(token_ids), list(proposals)))
 
     async def aclose(self) -> None:
         """See `EventStream`."""

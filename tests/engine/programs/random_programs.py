@@ -42,7 +42,7 @@ def _leaf(draw: Draw, kind: str, axis: str, names: _Names) -> str:
         case "int", "vocab":
             options += ["vocab", "counts"]
         case "int", "history":
-            options += ["history", "shift(history, 2)", "shift(history, 9)"]
+            options += ["history", "shift(history, 2)", "shift(history, 9)", "places"]
         case "bool", "one":
             options += ["True", "False"]
         case "bool", "vocab":
@@ -138,7 +138,7 @@ def _smooth(draw: Draw, axis: str, depth: int) -> str:
 _HEAD = """state.s = 1.5
 state.v = zeros(vocab)
 
-def sample(logits, lanes, key, prev, step, history, counts, scale, bias):
+def sample(logits, lanes, key, prev, step, history, places, counts, scale, bias):
 """
 
 

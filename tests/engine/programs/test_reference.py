@@ -32,7 +32,7 @@ def values(**changes: Any) -> StepValues:
 
 def probe(expression: str, before: str = "", **changes: Any) -> Any:
     source = (
-        f"def sample(logits, lanes, key, prev, step, history, counts):\n    {before or 'pass'}\n"
+        f"def sample(logits, lanes, key, prev, step, history, places, counts):\n    {before or 'pass'}\n"
         f"    probe.x = {expression}\n    return 1\n"
     )
     found = run(bind(source, {}, 6).graph, values(**changes), {})
@@ -90,6 +90,7 @@ MEANINGS: dict[str, Any] = {
     "scatter(counts, 3, 7)": [0, 2, 1, 7, 0, 0],
     "scatter(counts, -1, 7)": [0, 2, 1, 0, 0, 0],
     "scatter(counts, counts, vocab)": [5, 2, 1, 0, 0, 0],
+    "sum(places * history)": 9,
     "sum(shift(history, 1) * history)": 3,
     "sum(shift(history, 0) * history)": 31,
     "sum(shift(history, 9))": -4,
