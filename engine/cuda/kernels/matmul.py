@@ -19,7 +19,6 @@ import triton.language as tl
 from engine.cuda.kernels.matmul_configs import PRELOADED_TILES, MatmulConfig, parts_of
 from engine.cuda.kernels.pdl import launch_dependents, wait
 from engine.cuda.kernels.tiles import (
-    INTERPRETED,
     arrive,
     gather,
     load_squares,
@@ -464,7 +463,7 @@ def _cut(config: MatmulConfig, x: torch.Tensor, weight: torch.Tensor, pdl: bool)
         "STEPS": steps,
         "EVEN": even,
         "PRELOADED": min(steps, PRELOADED_TILES) if config.prefetch == "registers" else 0,
-        "PREFETCHED": 0 if INTERPRETED.value else config.prefetched_columns(size, weight.element_size()),
+        "PREFETCHED": config.prefetched_columns(size, weight.element_size()),
         "ROWS": num_rows,
         "LANES": config.lanes(num_rows, weight.dtype),
         "STAGES": config.num_stages,

@@ -72,21 +72,19 @@ def preload(
 @triton.jit
 def prefetch_rows(weight_ptr, first_row, num_rows, start, K: tl.constexpr, COLUMNS: tl.constexpr):
     """Has COLUMNS columns of some rows, from `start` on, brought into the L2 cache: each row by a thread of its own."""
-    kind: tl.constexpr = weight_ptr.dtype.element_ty
-    width: tl.constexpr = kind.primitive_bitwidth // 8
-    tl.inline_asm_elementwise(
-        _PREFETCH_ROWS,
-        "=r,l,r,r,r",
-        [
-            (weight_ptr + first_row.to(tl.int64) * K + start).to(tl.int64, bitcast=True),
-            num_rows,
-            K * width,
-            tl.maximum(tl.minimum(COLUMNS, K - start), 0) * width,
-        ],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
+    if not INTERPRETED:
+        kind: tl.constexpr = weight_ptr.dtype.element_ty
+        width: tl.constexpr = kind.primitive_bitwidth // 8
+        address = (weight_ptr + first_row.to(tl.int64) * K + start).to(tl.int64, bitcast=True)
+        num_bytes = tl.maximum(tl.minimum(COLUMNS, K - start), 0) * width
+        tl.inline_asm_elementwise(
+            _PREFETCH_ROWS,
+            "=r,l,r,r,r",
+            [address, num_rows, K * width, num_bytes],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
 
 
 @triton.jit

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
 from engine.cuda.kernels.matmul import gated_matmul, head_matmul, normed_matmul, residual_matmul
-from engine.cuda.kernels.matmul_configs import MatmulConfig, choose_matmul, parts_of
+from engine.cuda.kernels.matmul_configs import MatmulConfig, Operation, choose_matmul, parts_of
 from engine.ops.reference import gated_silu, rms_norm
+from tests.engine.cuda.compiling import SHARED_LIMIT, compile_kernels, recorded_launches
 
 EPS = 1e-5
 
@@ -24,6 +26,20 @@ CUTS = [
 
 DTYPES = [torch.float32, torch.bfloat16]
 
+OPERATIONS: tuple[Operation, ...] = ("qkv", "output", "gate_up", "down", "head")
+
+LARGE: list[tuple[Operation, int, int, int, torch.dtype]] = [
+    ("qkv", 4096, 1024, 8, torch.bfloat16),
+    ("output", 4096, 4096, 64, torch.bfloat16),
+    ("gate_up", 28672, 4096, 64, torch.bfloat16),
+    ("down", 1024, 3072, 8, torch.bfloat16),
+    ("down", 4096, 14336, 8, torch.bfloat16),
+    ("down", 4096, 14336, 64, torch.int8),
+    ("gate_up", 28672, 4096, 64, torch.float8_e4m3fn),
+    ("output", 64, 64, 64, torch.float32),
+]
+"""Products, one of each form and of the largest tiles, that must compile for the GPU."""
+
 
 class Stream:
     """A residual stream as a kernel in front left it."""
@@ -37,12 +53,12 @@ class Stream:
             self.squares[:, part] = columns.square().sum(1)
 
     def expected(self, weight: torch.Tensor) -> torch.Tensor:
-        exact = self.normed.float() * torch.rsqrt(self.hidden.square().mean(1, keepdim=True) + EPS)
-        return exact @ weight.float().t()
+        scale = torch.rsqrt(self.hidden.square().mean(1, keepdim=True) + EPS)
+        return (self.normed.float() * scale) @ weight.float().T
 
 
 def random_weight(size: int, inputs: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return (torch.randn(size, inputs, device=device) / inputs**0.5).to(dtype)
+    return (torch.randn(size, inputs, device=device) / math.sqrt(inputs)).to(dtype)
 
 
 def room(config: MatmulConfig, size: int, rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -256,10 +272,57 @@ def test_operands_that_do_not_fit_are_refused(device: torch.device) -> None:
 @pytest.mark.parametrize("hidden_size", [64, 576, 768, 1024, 1536, 2048, 3584, 4096])
 def test_every_shape_gets_a_cut_that_covers_it(rows: int, hidden_size: int) -> None:
     for inputs in (hidden_size, 96, 1536, 3 * hidden_size, 8192, 14336):
-        for operation in ("qkv", "output", "gate_up", "down", "head"):
+        for operation in OPERATIONS:
             config = choose_matmul(operation, hidden_size, inputs, rows)
             step = config.block_k * config.k_slices
             assert config.steps(inputs) * config.split_k * step >= inputs
             assert (config.steps(inputs) * config.split_k - 1) * step < inputs, "a program would have nothing to do"
             tile_bytes = 2 * step * (config.block_n + config.lanes(rows, torch.bfloat16))
-            assert tile_bytes * config.num_stages <= 227 << 10
+            assert tile_bytes * config.num_stages <= SHARED_LIMIT
+
+
+def launch_on_nothing(operation: Operation, size: int, inputs: int, rows: int, dtype: torch.dtype) -> None:
+    """Calls a product with tensors that have no memory, cut as it would be."""
+
+    def empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    kind = torch.float32 if dtype == torch.float32 else torch.bfloat16
+    config = choose_matmul(operation, size, inputs, rows, dtype)
+    x, weight = empty(rows, inputs, dtype=kind), empty(size, inputs, dtype=dtype)
+    hidden, normed, norm = empty(rows, size), empty(rows, size, dtype=kind), empty(size)
+    scale = empty(size) if dtype.itemsize == 1 else None
+    workspace, counters = empty(config.workspace_floats(size, rows)), empty(config.tiles(size), dtype=torch.int32)
+    squares = empty(rows, inputs // 64)
+    if operation == "gate_up":
+        out = normed[:, : size // 2]
+        gated_matmul(x, squares, EPS, weight, out, num_lanes=rows, config=config, pdl=True, scale=scale)
+    elif operation == "head":
+        head_matmul(x, squares, EPS, weight, hidden, num_lanes=rows, config=config, pdl=True, scale=scale)
+    elif operation == "qkv":
+        normed_matmul(x, squares, EPS, weight, norm, normed, num_lanes=rows, config=config, pdl=True, scale=scale)
+    else:
+        squares = empty(rows, parts_of(config, size))
+        residual_matmul(
+            x,
+            weight,
+            hidden,
+            norm,
+            normed,
+            squares,
+            workspace,
+            counters,
+            num_lanes=rows,
+            config=config,
+            pdl=True,
+            scale=scale,
+        )
+
+
+def test_no_choice_needs_more_registers_or_memory_than_there_are() -> None:
+    with recorded_launches() as launches:
+        for shape in LARGE:
+            launch_on_nothing(*shape)
+    for shape, found in zip(LARGE, compile_kernels(launches), strict=True):
+        assert found.spills == 0, shape
+        assert 0 < found.shared_bytes <= SHARED_LIMIT, shape
