@@ -23,16 +23,14 @@ class AttentionConfig:
         heads: Key/value heads a program; must divide their number. All heads of a slot lie together, so more of them
             make longer runs of memory, and the rows of the tensor cores' tile, 16 at least, are put to use.
         num_warps: Of a program.
-        num_stages: Depth of the pipeline of tiles.
-        preload: Load the first tile before the kernel in front has ended.
+        num_stages: Tiles in flight; that many are asked for before the kernel in front has ended.
     """
 
     splits: int = 8
     block: int = 64
     heads: int = 1
     num_warps: int = 4
-    num_stages: int = 3
-    preload: bool = True
+    num_stages: int = 2
 
 
 def choose_attention(width: int, context: int, num_heads: int, num_kv_heads: int) -> AttentionConfig:
@@ -45,14 +43,13 @@ def choose_attention(width: int, context: int, num_heads: int, num_kv_heads: int
         num_kv_heads: Key/value heads.
     """
     if width <= 4:
-        splits = _power_between(context // 64, 8, _MOST_SPLITS)
-        return AttentionConfig(splits=splits)
+        return AttentionConfig(splits=_power_between(context // 64, 8, _MOST_SPLITS))
     if width < 24:
         heads = _packed(num_heads, num_kv_heads, 2)
-        return AttentionConfig(splits=_power_between(context // 64, 8, _MOST_SPLITS), block=32, heads=heads)
-    heads = _packed(num_heads, num_kv_heads, 2 if width < 128 else 4)
+        return AttentionConfig(splits=_power_between(context // 64, 8, _MOST_SPLITS), block=64 // heads, heads=heads)
+    heads = _packed(num_heads, num_kv_heads, 2)
     splits = _power_between(context // _SPLIT_TOKENS, 1, _MOST_SPLITS)
-    return AttentionConfig(splits=splits, block=64 // heads, heads=heads, num_stages=4, preload=width < 48)
+    return AttentionConfig(splits=splits, block=64 // heads, heads=heads, num_stages=3)
 
 
 def _packed(num_heads: int, num_kv_heads: int, most: int) -> int:

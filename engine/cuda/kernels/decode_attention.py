@@ -31,7 +31,9 @@ def _slot_offsets(table_ptr, tokens, visible, head, G: tl.constexpr, D: tl.const
 
 @triton.jit
 def _rotated(plain, turned, weight, weight_turned, cos, sin, eps, D: tl.constexpr, HAS_NORM: tl.constexpr):
-    """Rows [N, D] normed and rotated; `turned` has their halves exchanged."""
+    """Rows [N, D] normed and rotated, float32; `turned` has their halves exchanged."""
+    plain = plain.to(tl.float32)
+    turned = turned.to(tl.float32)
     if HAS_NORM:
         scale = tl.rsqrt(tl.sum(plain * plain, 1) / D + eps)
         plain = plain * weight[None, :]
@@ -71,7 +73,6 @@ def _decode_attention(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     SPLITS: tl.constexpr,
-    PRELOAD: tl.constexpr,
     STAGES: tl.constexpr,
     MERGE_ROWS: tl.constexpr,
     MERGE_PARTS: tl.constexpr,
@@ -86,7 +87,6 @@ def _decode_attention(
     # What no kernel of this step writes may be read before the wait.
     context = tl.load(lens_ptr + lane, cache_modifier=".cg")
     position = tl.load(positions_ptr + lane, cache_modifier=".cg")
-    padding = context <= 0
     own = tl.maximum(context - 1, 0)  # the newest token, whose K and V this kernel makes; the others are stored
     oldest = tl.maximum(context - WINDOW, 0) if WINDOW > 0 else 0
     chunk = tl.maximum(tl.cdiv(tl.cdiv(own - oldest, BLOCK), SPLITS), 1) * BLOCK
@@ -94,16 +94,6 @@ def _decode_attention(
     begin = oldest + split * chunk
     end = tl.minimum(begin + chunk, own)
     table_ptr = tables_ptr + lane.to(tl.int64) * table_stride
-
-    column = tl.arange(0, BLOCK * HEADS)
-    column_token = column // HEADS
-    column_head = group * HEADS + column % HEADS
-    tokens = begin + column_token
-    visible = tokens < end
-    if PRELOAD:
-        offsets = _slot_offsets(table_ptr, tokens, visible, column_head, G, D, S)
-        first_keys = load_rows(keys_ptr, offsets, visible, D, WIDTH)
-        first_values = load_rows(values_ptr, offsets, visible, D, WIDTH)
 
     row = tl.arange(0, ROWS)
     row_there = row < TAKEN
@@ -123,60 +113,55 @@ def _decode_attention(
         k_weight_turned = tl.load(k_norm_ptr + turned, mask=dims < D, other=0.0).to(tl.float32)
     own_page = tl.load(table_ptr + own // S, mask=context > 0, other=0).to(tl.int64)
 
-    wait(PDL)
-    launch_dependents(PDL)
-
     at = out_ptr + lane * (H * D) + (group * TAKEN + row[:, None]) * D + dims[None, :]
     row_kept = row_there[:, None] & (dims < D)[None, :]
-    if padding:
-        tl.store(at, tl.zeros([ROWS, WIDTH], out_ptr.dtype.element_ty), mask=row_kept & (split == 0))
-    elif split < active:
+    if split >= active or context <= 0:
+        wait(PDL)
+        launch_dependents(PDL)
+        tl.store(at, tl.zeros([ROWS, WIDTH], out_ptr.dtype.element_ty), mask=row_kept & (context <= 0) & (split == 0))
+    else:
         is_last = split == active - 1
         kind = keys_ptr.dtype.element_ty
-        lane_ptr = qkv_ptr + lane * ((H + 2 * G) * D)
-        query_ptr = lane_ptr + (group * TAKEN + row[:, None]) * D
-        key_ptr = lane_ptr + (H + row_head[:, None]) * D
-        query = tl.load(query_ptr + dims[None, :], mask=row_kept, other=0.0, cache_modifier=".cg").to(tl.float32)
-        query_turned = tl.load(query_ptr + turned[None, :], mask=row_kept, other=0.0, cache_modifier=".cg")
-        new_kept = row_kept & is_last
-        key = tl.load(key_ptr + dims[None, :], mask=new_kept, other=0.0, cache_modifier=".cg").to(tl.float32)
-        key_turned = tl.load(key_ptr + turned[None, :], mask=new_kept, other=0.0, cache_modifier=".cg")
-        value = tl.load(key_ptr + G * D + dims[None, :], mask=new_kept, other=0.0, cache_modifier=".cg").to(kind)
-        query = _rotated(query, query_turned.to(tl.float32), q_weight, q_weight_turned, cos, sin, eps, D, HAS_NORM)
-        query = query.to(kind)
-
+        column = tl.arange(0, BLOCK * HEADS)
+        column_token = column // HEADS
+        column_head = group * HEADS + column % HEADS
         own_head = (row // SHARE)[:, None] == (column % HEADS)[None, :] if HEADS > 1 else True
+        query = tl.zeros([ROWS, WIDTH], kind)
         peak = tl.full([ROWS], LOWEST, tl.float32)
         total = tl.zeros([ROWS], tl.float32)
         mixed = tl.zeros([ROWS, WIDTH], tl.float32)
-        start = begin
-        if PRELOAD:
-            seen = visible[None, :] & own_head
-            peak, total, mixed = attend(query, first_keys, first_values, seen, scale, peak, total, mixed, True)
-            start = begin + BLOCK
-        for first in tl.range(start, end, BLOCK, num_stages=STAGES):
+        for first in tl.range(begin, tl.maximum(end, begin + 1), BLOCK, num_stages=STAGES):
             tokens = first + column_token
             visible = tokens < end
             offsets = _slot_offsets(table_ptr, tokens, visible, column_head, G, D, S)
             tile_keys = load_rows(keys_ptr, offsets, visible, D, WIDTH)
             tile_values = load_rows(values_ptr, offsets, visible, D, WIDTH)
+            if first == begin:
+                # Within the loop, because what its pipeline begins with then comes before the wait.
+                wait(PDL)
+                launch_dependents(PDL)
+                lane_ptr = qkv_ptr + lane * ((H + 2 * G) * D)
+                query_ptr = lane_ptr + (group * TAKEN + row[:, None]) * D
+                key_ptr = lane_ptr + (H + row_head[:, None]) * D
+                new_kept = row_kept & is_last
+                plain = tl.load(query_ptr + dims[None, :], mask=row_kept, other=0.0, cache_modifier=".cg")
+                other = tl.load(query_ptr + turned[None, :], mask=row_kept, other=0.0, cache_modifier=".cg")
+                plain_key = tl.load(key_ptr + dims[None, :], mask=new_kept, other=0.0, cache_modifier=".cg")
+                other_key = tl.load(key_ptr + turned[None, :], mask=new_kept, other=0.0, cache_modifier=".cg")
+                value = tl.load(key_ptr + G * D + dims[None, :], mask=new_kept, other=0.0, cache_modifier=".cg")
+                query = _rotated(plain, other, q_weight, q_weight_turned, cos, sin, eps, D, HAS_NORM).to(kind)
+                key = _rotated(plain_key, other_key, k_weight, k_weight_turned, cos, sin, eps, D, HAS_NORM).to(kind)
+                value = value.to(kind)
+                slot = (own_page * S + own % S) * (G * D) + row_head[:, None].to(tl.int64) * D + dims[None, :]
+                stored = new_kept & (row % SHARE == 0)[:, None]
+                tl.store(keys_ptr + slot, key, mask=stored)
+                tl.store(values_ptr + slot, value, mask=stored)
+                score = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
+                peak = tl.where(is_last, score, LOWEST)
+                total = tl.where(is_last, total + 1.0, total)
+                mixed = value.to(tl.float32)
             seen = visible[None, :] & own_head
             peak, total, mixed = attend(query, tile_keys, tile_values, seen, scale, peak, total, mixed, True)
-
-        if is_last:
-            turned_key = key_turned.to(tl.float32)
-            new_key = _rotated(key, turned_key, k_weight, k_weight_turned, cos, sin, eps, D, HAS_NORM).to(kind)
-            slot = (own_page * S + own % S) * (G * D) + row_head[:, None].to(tl.int64) * D + dims[None, :]
-            stored = row_kept & (row % SHARE == 0)[:, None]
-            tl.store(keys_ptr + slot, new_key, mask=stored)
-            tl.store(values_ptr + slot, value, mask=stored)
-            score = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), 1) * scale
-            highest = tl.maximum(peak, score)
-            weight = tl.exp2(score - highest)
-            shrink = tl.exp2(peak - highest)
-            total = total * shrink + weight
-            mixed = mixed * shrink[:, None] + weight[:, None] * value.to(tl.float32)
-            peak = highest
 
         if SPLITS == 1:  # noqa: SIM114  # known when compiled: nothing of what follows is
             tl.store(at, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=row_kept)
@@ -277,7 +262,6 @@ def decode_attention(
         ROWS=max(16, merge_rows),
         BLOCK=max(config.block, 16 // config.heads),
         SPLITS=config.splits,
-        PRELOAD=config.preload,
         STAGES=2 * config.num_stages + 1,  # a tile needs its pages first, so each tile in flight takes two
         MERGE_ROWS=merge_rows,
         MERGE_PARTS=max(1, min(config.splits, _MERGED_AT_ONCE // (merge_rows * width))),

@@ -153,10 +153,10 @@ def check(step: Step, config: AttentionConfig, window: int | None = None, tolera
     torch.testing.assert_close(kv, stored, atol=tolerance, rtol=tolerance, equal_nan=True)
 
 
-@pytest.mark.parametrize(("splits", "preload"), [(1, True), (1, False), (2, True), (4, False), (8, True)])
-def test_splits_of_a_context_give_what_the_whole_gives(device: torch.device, splits: int, preload: bool) -> None:
+@pytest.mark.parametrize("splits", [1, 2, 4, 8])
+def test_splits_of_a_context_give_what_the_whole_gives(device: torch.device, splits: int) -> None:
     step = make_step(device, contexts=[70, 0, 16, 1, 17], num_kv_heads=1)
-    check(step, AttentionConfig(splits=splits, block=16, preload=preload))
+    check(step, AttentionConfig(splits=splits, block=16))
 
 
 @pytest.mark.parametrize("splits", [16, 32])
@@ -225,7 +225,6 @@ def test_random_steps(data: st.DataObject, device: torch.device) -> None:
         splits=data.draw(st.sampled_from([1, 2, 4])),
         block=data.draw(st.sampled_from([16, 32])),
         heads=heads,
-        preload=data.draw(st.booleans()),
     )
     check(step, config, data.draw(st.none() | st.integers(1, 100)))
 
