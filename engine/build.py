@@ -18,6 +18,7 @@ import torch
 from engine.adapters.changes import Adapter
 from engine.adapters.loading import load_adapters
 from engine.adapters.split import SplitModel
+from engine.attention.preparing import prepare_backend
 from engine.attention.select import select_backend
 from engine.config import EngineConfig
 from engine.constraints.compiler import ConstraintCompiler
@@ -193,6 +194,10 @@ def _runner(placement: Placement, info: EngineInfo, loaded: _Loaded) -> ModelRun
         dtype=placement.kv_dtype,
         device=placement.device,
     )
+    for part in model.parts if isinstance(model, SplitModel) else (model,):
+        backend = getattr(part, "backend", None)  # the native step attends by itself
+        if backend is not None:
+            prepare_backend(backend, storage, model.config.num_heads, model.config.sliding_window)
     state = SamplerState(num_rows=placement.max_num_seqs, vocab_size=info.vocab_size, device=placement.device)
     num_threads = None
     if placement.device.type == "cpu":

@@ -16,12 +16,14 @@ class SplitModel:
     Attributes:
         config: What both are.
         team: Threads of the plain model, if it has any.
+        parts: The two, the plain one first.
     """
 
     def __init__(self, plain: StepModel, adapted: StepModel) -> None:
         """Takes two models of the same weights; `adapted` computes lanes with adapters."""
         self.config = plain.config
         self.team: Any = getattr(plain, "team", None)
+        self.parts = plain, adapted
         self._plain = plain
         self._adapted = adapted
 

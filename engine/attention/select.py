@@ -9,7 +9,9 @@ import torch
 
 from engine.attention.backend import AttentionBackend
 from engine.attention.cpu import CpuBackend
+from engine.attention.flashinfer import FlashInferBackend
 from engine.attention.sdpa import SdpaBackend
+from engine.attention.xformers import XFormersBackend
 from engine.errors import ModelLoadError
 
 
@@ -28,7 +30,9 @@ class BackendRow:
 
 BACKENDS: dict[str, BackendRow] = {
     "cpu": BackendRow(make=CpuBackend, devices=("cpu",)),
+    "flashinfer": BackendRow(make=FlashInferBackend, devices=("cuda",)),
     "sdpa": BackendRow(make=SdpaBackend),
+    "xformers": BackendRow(make=XFormersBackend, devices=("cuda",)),
 }
 """Every backend by its name."""
 

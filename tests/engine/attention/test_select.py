@@ -15,12 +15,13 @@ def test_auto_takes_the_best_of_the_device_and_says_why() -> None:
 
 
 def test_a_name_is_taken_as_asked() -> None:
-    for name in BACKENDS:
-        assert select_backend(name, "cpu").name == name
+    for name, row in BACKENDS.items():
+        if row.devices is None or "cpu" in row.devices:
+            assert select_backend(name, "cpu").name == name
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ModelLoadError, match=r"'flash9'.*auto, cpu, sdpa"):
+    with pytest.raises(ModelLoadError, match=r"'flash9'.*auto, cpu, .*sdpa"):
         select_backend("flash9", "cpu")
 
 
