@@ -86,7 +86,7 @@ class AttentionBackend(Protocol):
 
         Args:
             layer: Which layer's pages to read.
-            query: [T, H, D], the storage's dtype, rotated.
+            query: [T, H, D], the storage's `read_dtype`, rotated.
             storage: K and V.
             plan: What `plan` returned for this step.
             scale: Factor on the scores.

@@ -74,7 +74,7 @@ class SdpaBackend:
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         for group in plan:
             num_lanes, _, num_rows, context = group.visible.shape
-            gathered = storage.slots(layer).index_select(1, group.slots)
+            gathered = storage.gather(layer, group.slots)
             keys, values = gathered.view(2, num_lanes, context, *gathered.shape[2:])
             rows = query.index_select(0, group.rows)
             attended = functional.scaled_dot_product_attention(

@@ -22,22 +22,25 @@ class BackendRow:
     Attributes:
         make: Builds it.
         devices: Device types it runs on; None means any.
+        reads_quantized: It reads K and V that are kept as int8 or fp8 (`engine.quantization`).
     """
 
     make: Callable[[], AttentionBackend]
     devices: tuple[str, ...] | None = None
+    reads_quantized: bool = False
 
 
 BACKENDS: dict[str, BackendRow] = {
     "cpu": BackendRow(make=CpuBackend, devices=("cpu",)),
     "flashinfer": BackendRow(make=FlashInferBackend, devices=("cuda",)),
-    "sdpa": BackendRow(make=SdpaBackend),
+    "sdpa": BackendRow(make=SdpaBackend, reads_quantized=True),
     "xformers": BackendRow(make=XFormersBackend, devices=("cuda",)),
 }
 """Every backend by its name."""
 
 _PREFERRED = {"cpu": ("cpu", "reads pages in place with torch's flash kernel")}
 _FALLBACK = ("sdpa", "runs on any device")
+_QUANTIZED_FALLBACK = ("sdpa", "reads quantized K and V on any device")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,28 +56,38 @@ class BackendChoice:
     reason: str
 
 
-def choose_backend(name: str, device: torch.device | str) -> BackendChoice:
+def choose_backend(name: str, device: torch.device | str, *, quantized_kv: bool = False) -> BackendChoice:
     """Finds the backend of a name, or the best for the device if the name is `auto`.
 
+    Args:
+        name: Of a backend, or `auto`.
+        device: Where it is to run.
+        quantized_kv: K and V are kept as int8 or fp8.
+
     Raises:
-        ModelLoadError: The name is unknown, or that backend does not run on the device.
+        ModelLoadError: The name is unknown, or that backend does not run on the device, or not with such K and V.
     """
     kind = torch.device(device).type
     if name == "auto":
         preferred, reason = _PREFERRED.get(kind, _FALLBACK)
+        if quantized_kv and not BACKENDS[preferred].reads_quantized:
+            preferred, reason = _QUANTIZED_FALLBACK
         return BackendChoice(backend=BACKENDS[preferred].make(), reason=f"best for {kind}: {reason}")
     row = BACKENDS.get(name)
     if row is None:
         raise ModelLoadError(f"attention backend {name!r} is unknown; there are auto, {', '.join(sorted(BACKENDS))}")
     if row.devices is not None and kind not in row.devices:
         raise ModelLoadError(f"attention backend {name!r} runs on {', '.join(row.devices)}, not on {kind}")
+    if quantized_kv and not row.reads_quantized:
+        able = ", ".join(sorted(name for name, each in BACKENDS.items() if each.reads_quantized))
+        raise ModelLoadError(f"attention backend {name!r} does not read K and V kept as int8 or fp8; there are {able}")
     return BackendChoice(backend=row.make(), reason="asked for by name")
 
 
-def select_backend(name: str, device: torch.device | str) -> AttentionBackend:
+def select_backend(name: str, device: torch.device | str, *, quantized_kv: bool = False) -> AttentionBackend:
     """Like `choose_backend`, without the reason.
 
     Raises:
-        ModelLoadError: The name is unknown, or that backend does not run on the device.
+        ModelLoadError: The name is unknown, or that backend does not run on the device, or not with such K and V.
     """
-    return choose_backend(name, device).backend
+    return choose_backend(name, device, quantized_kv=quantized_kv).backend

@@ -149,9 +149,11 @@ class HostStore:
 
     def __init__(self, storage: KVStorage, num_pages: int) -> None:
         self._storage = storage
-        shape = (2, num_pages, storage.page_size, storage.num_kv_heads, storage.head_dim)
         is_cuda = storage.device.type == "cuda"
-        self._layers = [torch.empty(shape, dtype=storage.dtype, pin_memory=is_cuda) for _ in storage.layers]
+        self._kept = [
+            torch.empty((2, num_pages, *tensor.shape[2:]), dtype=tensor.dtype, pin_memory=is_cuda)
+            for tensor in storage.paged
+        ]
 
     def run(self, transfer: Transfer) -> None:
         """Makes a copy, behind all device work that was started before.
@@ -163,12 +165,12 @@ class HostStore:
         host = torch.tensor(transfer.host_pages)
         device = torch.tensor(transfer.device_pages, device=self._storage.device)
         if transfer.saved is None:
-            for kept, layer in zip(self._layers, self._storage.layers, strict=True):
-                kept.index_copy_(1, host, layer.index_select(1, device).to(kept.device))
+            for kept, pages in zip(self._kept, self._storage.paged, strict=True):
+                kept.index_copy_(1, host, pages.index_select(1, device).to(kept.device))
         else:
             if not transfer.saved.is_done:
                 raise RuntimeError("the KV to be restored was never saved")
-            for kept, layer in zip(self._layers, self._storage.layers, strict=True):
-                layer.index_copy_(1, device, kept.index_select(1, host).to(layer.device))
+            for kept, pages in zip(self._kept, self._storage.paged, strict=True):
+                pages.index_copy_(1, device, kept.index_select(1, host).to(pages.device))
         transfer.seconds = time.perf_counter() - started_s
         transfer.is_done = True

@@ -11,14 +11,20 @@ import torch
 from torch.nn import functional
 
 from engine.ops.packed import pack
+from engine.quantization.product import QuantizedProduct
 
 
 class LMHead:
     """Logits over the vocabulary. Rounding them to bfloat16 would flip near ties, so no form of it does."""
 
-    def __init__(self, matrix: torch.Tensor) -> None:
-        """Takes the head's matrix [V, E], which it may keep or copy."""
-        self._product = _product(matrix)
+    def __init__(self, matrix: torch.Tensor, scale: torch.Tensor | None = None) -> None:
+        """Takes the head's matrix, which it may keep or copy.
+
+        Args:
+            matrix: [V, E].
+            scale: [V] float32 of a quantized matrix, or None.
+        """
+        self._product = _product(matrix) if scale is None else QuantizedProduct(matrix, scale)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Computes logits.

@@ -25,6 +25,7 @@ from engine.models.parameters import DecoderWeights, LayerWeights, parameter_sha
 from engine.models.step import StepInputs, StepModel
 from engine.models.weights import load_weights
 from engine.ops.reference import gated_silu, head_norm, rms_norm, rotate
+from engine.quantization.formats import NumberFormat
 
 
 class Decoder:
@@ -52,7 +53,7 @@ class Decoder:
         weights.layers.reverse()
         self._layers = [_Layer(config, index, weights.layers.pop()) for index in range(config.num_layers)]
         self._rotary = Rotary(config, weights.embedding.device)
-        self._head = LMHead(weights.head)
+        self._head = LMHead(weights.head, weights.head_scale)
         self._adapters = adapters
 
     def forward(self, inputs: StepInputs) -> torch.Tensor:
@@ -85,10 +86,11 @@ class _Layer:
         self._config = config
         self._index = index
         self._input_norm, self._post_norm, self._qk_norm = weights.input_norm, weights.post_norm, weights.qk_norm
-        self._qkv = Linear(weights.qkv, weights.qkv_bias)
-        self._output = Linear(weights.output)
-        self._gate_up = Linear(weights.gate_up)
-        self._down = Linear(weights.down)
+        scales = weights.scales
+        self._qkv = Linear(weights.qkv, weights.qkv_bias, scales.qkv)
+        self._output = Linear(weights.output, scale=scales.output)
+        self._gate_up = Linear(weights.gate_up, scale=scales.gate_up)
+        self._down = Linear(weights.down, scale=scales.down)
         self._num_rotated = config.num_heads + config.num_kv_heads
         self._num_projected = self._num_rotated + config.num_kv_heads
         self._scale = config.head_dim**-0.5
@@ -126,7 +128,7 @@ class _Layer:
         heads = projected[:, :num_rotated]
         if self._qk_norm is not None:
             heads = head_norm(heads, self._qk_norm, config.norm_eps)
-        rotated = rotate(heads, cos, sin).to(storage.dtype)
+        rotated = rotate(heads, cos, sin).to(storage.read_dtype)
         storage.write(self._index, rotated[:, config.num_heads :], projected[:, num_rotated:], step.slots)
         query = rotated[:, : config.num_heads]
         attended = step.backend.run(
@@ -142,14 +144,26 @@ def load_model(
     dtype: torch.dtype,
     attention: str = "auto",
     adapters: Sequence[Adapter] = (),
+    quantized: NumberFormat | None = None,
+    quantized_kv: bool = False,
 ) -> Decoder:
     """Loads a checkpoint's weights into a decoder with the attention backend of that name, beside it some adapters.
+
+    Args:
+        checkpoint: Where weights come from.
+        device: Where they go.
+        dtype: Of the weights, or of what is not quantized of them.
+        attention: Name of the backend, or `auto`.
+        adapters: Loaded for the same model.
+        quantized: Format of matrices that are multiplied by; None for `dtype`.
+        quantized_kv: The backend must read K and V that are kept as codes.
 
     Raises:
         ModelLoadError: A tensor is missing, unexpected, of a wrong shape or damaged, or the backend does not run there.
     """
-    backend = select_backend(attention, device)
-    return Decoder(checkpoint.config, load_weights(checkpoint, dtype, torch.device(device)), backend, adapters)
+    backend = select_backend(attention, device, quantized_kv=quantized_kv)
+    weights = load_weights(checkpoint, dtype, torch.device(device), quantized)
+    return Decoder(checkpoint.config, weights, backend, adapters)
 
 
 def num_parameters(model: StepModel) -> int:

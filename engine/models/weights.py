@@ -9,6 +9,8 @@ import torch
 from engine.errors import ModelLoadError
 from engine.models.checkpoint import Checkpoint
 from engine.models.parameters import DecoderWeights, Destination, allocate, destinations
+from engine.quantization.formats import NumberFormat
+from engine.quantization.matrix import QuantizedMatrix, quantize_into
 
 _DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Tensors that old checkpoints carry although the configuration implies them."""
@@ -16,13 +18,15 @@ _DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 _NAMED_AT_MOST = 5
 
 
-def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> DecoderWeights:
-    """Loads all weights, projections fused, matrices in `dtype`, norms in float32.
+def load_weights(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, quantized: NumberFormat | None = None
+) -> DecoderWeights:
+    """Loads all weights, projections fused, norms in float32, matrices in `dtype`, or quantized as they come.
 
     Raises:
         ModelLoadError: A tensor is missing, unexpected, of a wrong shape, or holds a value that is not finite.
     """
-    weights = allocate(checkpoint.config, dtype, device)
+    weights = allocate(checkpoint.config, dtype, device, quantized)
     places = destinations(checkpoint.config, weights)
     _check_names(checkpoint, set(places))
     tied_copy = None
@@ -37,6 +41,8 @@ def load_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devic
         raise ModelLoadError(
             f"{checkpoint.describe('lm_head.weight')} differs from the embedding although the configuration ties them"
         )
+    if checkpoint.config.tied_embeddings and weights.head_scale is not None:
+        quantize_into(QuantizedMatrix(weights.head, weights.head_scale), weights.embedding)
     return weights
 
 
@@ -60,9 +66,12 @@ def _fill(checkpoint: Checkpoint, name: str, tensor: torch.Tensor, place: Destin
         raise ModelLoadError(
             f"{checkpoint.describe(name)} has shape {list(tensor.shape)}, expected {list(place.shape)}"
         )
-    place.view.copy_(tensor)
+    if place.scale is None:
+        place.view.copy_(tensor)
+    else:
+        quantize_into(QuantizedMatrix(place.view, place.scale), tensor)
     # One NaN or infinity reaches every logit; the sum carries it and is cheaper than a test of each element.
-    if not torch.isfinite(place.view.sum()):
+    if not torch.isfinite((place.view if place.scale is None else place.scale).sum()):
         raise ModelLoadError(f"{checkpoint.describe(name)} holds values that are not finite")
 
 
