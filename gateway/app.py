@@ -28,6 +28,7 @@ from gateway.middleware import ErrorBoundary, PlainOptions, RequestBody, Request
 from gateway.models import ServedModels
 from gateway.openapi import DescribedApi
 from gateway.prefixes.build import build_prefixes
+from gateway.prefixes.retaining import Retainer
 from gateway.programs.build import build_programs, program_limits, sandbox_options
 from gateway.routes import (
     batches,
@@ -154,6 +155,7 @@ def create_app(
         programs=programs,
         tools=tool_service,
         prefixes=prefix_service,
+        retainer=Retainer(runtime, max_ttl_s=settings.max_retention_s, max_kept=settings.max_retained),
         batches=build_runner(
             settings, itself, url=url, files_dir=files_dir, lifecycle=lifecycle, runtime=runtime, models=served
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,11 +30,13 @@ class Work:
         prompt_ids: The prompt.
         options: How.
         held: A context that has the prompt, to go on from; released with the work.
+        keep: Called in place of that if the work came to its end: who gave it looks after the context then.
     """
 
     prompt_ids: Sequence[int]
     options: GenerateOptions
     held: LiveContext | None = None
+    keep: Callable[[], None] | None = None
 
 
 @dataclass(slots=True)
@@ -82,7 +84,8 @@ class Generations:
         self._per_prompt = per_prompt
         self._watch = watch
         self._readers: list[asyncio.Task[None]] = []
-        self._held: list[LiveContext] = []
+        self._held: list[Work] = []
+        self._num_open = len(parts) * per_prompt
         self._steps: AsyncIterator[GenerationStep] = parts[0] if len(parts) == 1 else self._merged()
 
     @classmethod
@@ -112,6 +115,9 @@ class Generations:
                 parts.append(await context.generate(part.options))
         except BaseException as error:
             await asyncio.gather(*(part.aclose() for part in parts))
+            for one in work:
+                if one.held is not None:
+                    one.held.release()
             if isinstance(error, InvalidRequest) and error.param == "prompt_ids":
                 error.param = prompt_param
             raise
@@ -119,7 +125,7 @@ class Generations:
         num_choices = sum(part.options.n for part in work)
         payer.begin(model)
         generations = cls(parts, work[0].options.n, Stopwatch(metrics, num_prompt_tokens, num_choices), payer)
-        generations._held = [part.held for part in work if part.held is not None]
+        generations._held = [part for part in work if part.held is not None]
         return generations
 
     @property
@@ -141,6 +147,8 @@ class Generations:
             self._watch.note(step)
             if step.finish_reason == "abort":
                 raise EngineStopped("the engine gave the request up")
+            if step.finish_reason is not None:
+                self._num_open -= 1
         except StopAsyncIteration:
             raise
         except Exception:
@@ -154,8 +162,13 @@ class Generations:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
         await asyncio.gather(*(part.aclose() for part in self._parts))
-        for held in self._held:
-            held.release()
+        held, self._held = self._held, []
+        for part in held:
+            assert part.held is not None
+            if part.keep is not None and not self._num_open:
+                part.keep()
+            else:
+                part.held.release()
         self._watch.abandon("abort")
         self._payer.end(self.usage)
 

@@ -16,6 +16,7 @@ from gateway.caller import Caller, caller_of
 from gateway.errors import ErrorReply, StoreUnavailable, to_reply
 from gateway.lifecycle import Lifecycle
 from gateway.models import ServedModels
+from gateway.prefixes.retaining import Retainer
 from gateway.prefixes.service import PrefixService
 from gateway.programs.running import ProgramStarter
 from gateway.runs.service import DetachedRuns
@@ -67,6 +68,7 @@ class Services:
         programs: What starts programs, and knows which there are.
         tools: What calls tools, and knows which there are.
         prefixes: What keeps histories and their KV.
+        retainer: What keeps the KV of requests that want that for a while.
         batches: What is worked on when nobody is in a hurry, and its files; None without a Redis or a directory.
         detached: Programs that run whoever is there to read; None without a Redis.
         tenants: Who may use how much; None on a server without tenants, or without a Redis.
@@ -82,6 +84,7 @@ class Services:
     programs: ProgramStarter
     tools: ToolService
     prefixes: PrefixService
+    retainer: Retainer
     batches: BatchRunner | None
     detached: DetachedRuns | None
     tenants: Tenancy | None
@@ -154,6 +157,7 @@ class Services:
             await self.detached.aclose()
         await self.programs.aclose()
         await self.tools.aclose()
+        await self.retainer.aclose()
         await self.prefixes.aclose()
         if self.stored is not None:
             await self.stored.aclose()

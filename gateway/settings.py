@@ -218,6 +218,12 @@ class Settings(BaseSettings):
     max_prefixes_bytes: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
     """Most bytes of their records together; KV is not counted here."""
 
+    max_retention_s: Annotated[float, Field(ge=1, le=7 * 86_400)] = 86_400.0
+    """Most seconds that `retention` may ask for the KV of a request to be kept."""
+
+    max_retained: Annotated[int, Field(ge=1, le=100_000)] = 64
+    """Most requests of one API key whose KV a worker keeps so at once; the oldest goes first."""
+
     max_runs: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Most detached runs of one API key; the one that ended longest ago goes first."""
 

@@ -31,7 +31,9 @@ async def create_chat_completion(request: Request, services: ServicesDep) -> Res
     model = model_name(services, body.model)
     check_limits(body, services.settings)
     check_prefix_fields(body)
-    if (program := asked_program(body.model, body.extension)) is not None:
+    program = asked_program(body.model, body.extension)
+    services.retainer.check(body, is_program=program is not None)
+    if program is not None:
         if body.server_tools:
             raise BadRequest("A program calls tools by itself; leave 'server_tools' out.", "server_tools")
         given = chat_for_program(body, model)
@@ -44,7 +46,7 @@ async def create_chat_completion(request: Request, services: ServicesDep) -> Res
         chat = await prepare_chat(body, runtime.text, info, services.settings, None if used is None else used.start)
         work = await Generations.start(
             runtime,
-            [chat.work if used is None else used.work(chat.work)],
+            [services.retainer.plan(body, info, payer, chat.work if used is None else used.work(chat.work))],
             payer=payer,
             model=model,
             metrics=services.metrics,

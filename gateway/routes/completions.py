@@ -37,7 +37,9 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
     body = await read_body(request, CompletionRequest)
     model = model_name(services, body.model)
     _check_limits(body, services.settings)
-    if (program := asked_program(body.model, body.extension)) is not None:
+    program = asked_program(body.model, body.extension)
+    services.retainer.check(body, is_program=program is not None)
+    if program is not None:
         given = text_for_program(body, model)
         return await answer_by_program(request, services, body, program, given, "text")
     runtime, info = services.runtime, await services.engine_info()
@@ -48,16 +50,18 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
     async with prefix_of(body, services.prefixes, info, payer) as used:
         infill = _infill(body, runtime.text)
         if used is not None:
-            prompts = [await _behind(runtime.text, used.start.token_ids, body, info.limit_tokens)]
+            prompts = [await _behind(runtime.text, used.start.token_ids, body, info)]
         elif infill is None:
             prompts = [await _encode(runtime.text, prompt, body, info.limit_tokens) for prompt in body.prompt]
         else:
             prompts = await _arrange(runtime.text, infill, body, info.limit_tokens)
             body = body.model_copy(update={"stop_token_ids": [*body.stop_token_ids, *infill.end_ids]})
         parts = [Work(prompt.ids, _options(body, info, runtime.text, prompt, drafter)) for prompt in prompts]
+        if used is not None:
+            parts = [used.work(parts[0])]
         work = await Generations.start(
             runtime,
-            parts if used is None else [used.work(parts[0])],
+            [services.retainer.plan(body, info, payer, part) for part in parts],
             payer=payer,
             model=model,
             metrics=services.metrics,
@@ -94,11 +98,13 @@ async def _encode(text: TextModel, prompt: Prompt, body: CompletionRequest, limi
     return EncodedPrompt(shown, ids)
 
 
-async def _behind(text: TextModel, start: Sequence[int], body: CompletionRequest, limit_tokens: int) -> EncodedPrompt:
+async def _behind(text: TextModel, start: Sequence[int], body: CompletionRequest, info: EngineInfo) -> EncodedPrompt:
     """The prompt behind a prefix."""
     (prompt,) = body.prompt
     if isinstance(prompt, str):
-        prompt = await encode_text(text, prompt, limit_tokens, param="prompt", add_special=False)
+        prompt = await encode_text(text, prompt, info.limit_tokens, param="prompt", add_special=False)
+    elif max(prompt, default=0) >= info.vocab_size:
+        raise BadRequest(f"'prompt' holds ids outside the vocabulary of {info.vocab_size}.", "prompt")
     return EncodedPrompt("", [*start, *prompt])
 
 

@@ -56,6 +56,7 @@ async def create_response(request: Request, services: ServicesDep) -> Response:
     program = asked_program(body.model, body.extension)
     _check_streaming(body, services)
     check_prefix_fields(body)
+    services.retainer.check(body, is_program=program is not None)
     owner = owner_of(request, services)
     if body.background or body.store:
         await services.store.check()
@@ -115,10 +116,11 @@ async def _begin(
         work = await begin_response_turn(services, body, prompt, response["id"], model=model, payer=payer, key=key)
         writer = ToolResponseWriter(response, form, work, prompt.untold)
     else:
+        part = prompt.work.work if used is None else used.work(prompt.work.work)
         with client_names():
             work = await Generations.start(
                 services.runtime,
-                [prompt.work.work if used is None else used.work(prompt.work.work)],
+                [services.retainer.plan(body, info, payer, part)],
                 payer=payer,
                 model=model,
                 metrics=services.metrics,

@@ -12,6 +12,7 @@ from gateway.schemas.chat import MAX_TOOLS, MetadataKey, MetadataValue, Template
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.items import Items
 from gateway.schemas.prefixes import PrefixUse
+from gateway.schemas.retention import RetentionWish
 from gateway.schemas.sampling import (
     MAX_ALLOWED_IDS,
     MAX_BAD_WORDS,
@@ -175,6 +176,7 @@ class ResponseRequest(PromptFields):
         max_tool_calls: Most calls that the server makes for the response.
         top_logprobs: None asks for none unless `include` does.
         prefix: A history that is kept, which the conversation goes behind.
+        retention: For how long the KV is to be kept when the answer is there.
     """
 
     unsupported: ClassVar = {
@@ -221,6 +223,7 @@ class ResponseRequest(PromptFields):
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
     extension: ExtensionFields | None = None
     prefix: PrefixUse | None = None
+    retention: RetentionWish | None = None
 
     @model_validator(mode="after")
     def _check_storing(self) -> Self:

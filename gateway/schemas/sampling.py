@@ -12,6 +12,7 @@ from gateway.schemas.base import INT64_MAX, Count, FiniteFloat, Int64, StringLis
 from gateway.schemas.drafting import DrafterChoice, Prediction
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.prefixes import PrefixUse
+from gateway.schemas.retention import RetentionWish
 from gateway.schemas.structured import StructuredFields
 
 MAX_TOP_LOGPROBS = 20
@@ -89,6 +90,7 @@ class SamplingFields(StructuredFields):
         cache_salt: Prefix pages are shared only with requests of the same salt.
         extension: A program that answers the request.
         prefix: A history that is kept, which the prompt goes behind.
+        retention: For how long the KV is to be kept when the answer is there.
         drafter: Guesses tokens ahead that are verified together; the answer is the same.
         prediction: A text that the answer is expected to resemble, for the drafter.
         request_id: Accepted as a label; never the key of anything.
@@ -135,6 +137,7 @@ class SamplingFields(StructuredFields):
     user: str | None = None
     extension: ExtensionFields | None = None
     prefix: PrefixUse | None = None
+    retention: RetentionWish | None = None
     drafter: DrafterChoice | None = None
     prediction: Prediction | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None

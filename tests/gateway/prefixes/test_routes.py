@@ -300,8 +300,11 @@ async def test_a_request_that_cannot_go_behind_a_prefix_is_refused(
     assert engine.requests == []
 
 
-@pytest.mark.parametrize("fields", [{"prompt": ["a", "b"]}, {"echo": True}, {"best_of": 2}, {"suffix": "x"}])
+@pytest.mark.parametrize(
+    "fields", [{"prompt": ["a", "b"]}, {"prompt": [10**6]}, {"echo": True}, {"best_of": 2}, {"suffix": "x"}]
+)
 async def test_a_text_that_cannot_go_behind_a_prefix_is_refused(here: Worker, fields: Body) -> None:
+    await make(here.ann)
     answer = await here.ann.post(TEXT, json=text(prefix={"name": "h"}, **fields))
     assert error_of(answer, 400)["param"] == next(iter(fields))
 
