@@ -15,6 +15,7 @@ class HeldStream:
 
     Attributes:
         on_close: Called once, when the reader has closed the stream.
+        on_wanted: Called when the engine waits for a guess of as many tokens at most; this stream takes it.
         token_ids: Tokens given out so far.
         has_failed: It ended with an error.
         has_finished: The engine ended it by itself, without an error.
@@ -29,6 +30,7 @@ class HeldStream:
         self._link = link
         self._charged_before = link.kv_kib_ms
         self.on_close: Callable[[], None] | None = None
+        self.on_wanted: Callable[[HeldStream, int], None] | None = None
         self.token_ids: list[int] = []
         self.has_failed = False
         self.has_finished = False
@@ -45,6 +47,8 @@ class HeldStream:
         self.token_ids += event.token_ids
         self._link.note_charge(event.kv_kib_ms)
         event.kv_kib_ms = self._link.kv_kib_ms - self._charged_before
+        if event.num_wanted and self.on_wanted is not None:
+            self.on_wanted(self, event.num_wanted)
         if event.finish_reason is not None:
             self.has_failed = event.finish_reason is FinishReason.ERROR
             self.has_finished = not self.has_failed

@@ -77,6 +77,7 @@ class LiveContext(History):
         for context in (self, *beside):
             context._check_options(options)
         stream = await self._submit(options, beside=beside, passes=passes)
+        stream.on_wanted = options.on_wanted
         generation = Generation(stream, tuple(self.token_ids), options, self._text.tokenizer)
 
         def take_in() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from engine.request import ConstraintSpec, DrafterSpec, ProgramSpec
 from engine.sampling.params import SamplingParams
 from extensions.thinking import Markers
+
+if TYPE_CHECKING:
+    from extensions.held_stream import HeldStream
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -33,6 +36,8 @@ class GenerateOptions:
         thinking: Markers of the thinking that a continuation may begin with, in which no stop string counts.
         program: Draws the tokens instead of the sampler.
         drafter: Guesses tokens that are verified together; nothing of the text depends on it.
+        on_wanted: Told when the engine waits for a guess of the caller's: where to give it, and how many tokens it may
+            have. Only for live contexts.
         adapter: Name of the adapter that continues it; empty for the model alone. A live context has its own.
         until: Makes a watch for each continuation, which is told of its text as it comes and says where in that the
             continuation is to end, or None.
@@ -52,6 +57,7 @@ class GenerateOptions:
     program: ProgramSpec | None = None
     adapter: str = ""
     drafter: DrafterSpec | None = None
+    on_wanted: Callable[[HeldStream, int], None] | None = None
     until: Callable[[], Callable[[str], int | None]] | None = None
 
 

@@ -30,6 +30,7 @@ from engine.request import (
     FinishReason,
     GenerateRequest,
     GenerationDefaults,
+    Proposal,
     Readout,
     TokenEvent,
     TokenLogprob,
@@ -149,6 +150,10 @@ class ScriptedStream:
     def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
         """Goes on with a stepped request."""
         self._answers.put_nowait((token_id, num_steps, frozenset(banned)))
+
+    def guess(self, token_ids: Sequence[int], proposals: Sequence[Proposal]) -> None:
+        """Nothing waits for a guess here."""
+        raise AssertionError(f"nobody asked for a guess of {len(token_ids)} tokens and {len(proposals)} proposals")
 
     async def aclose(self) -> None:
         """Ends the request."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from engine.request import TokenLogprob as EngineLogprob
 from extensions.programs.answers import AnswerWatch, forced_watch, free_watch
+from extensions.programs.drafting import ScriptDrafting
 from extensions.programs.faults import fault, invalid
 from extensions.programs.generating import Completion, GenerateFields, TokenLogprob, reported, run_generation
 from extensions.programs.history import History, Place
 from extensions.programs.leases import ScriptLease, retain
 from extensions.programs.options import read_logprobs, token_ids
-from extensions.programs.planner import Feature, Lane
+from extensions.programs.planner import Feature, Lane, plan
 from extensions.programs.prefixes import export
 from extensions.programs.scope import RunScope
 from extensions.programs.stepping import (
@@ -26,6 +27,9 @@ from extensions.programs.stepping import (
 )
 from extensions.programs.tool_constraint import resolved
 from extensions.programs.transcript import read_messages
+
+if TYPE_CHECKING:
+    from extensions.held_stream import HeldStream
 
 Content = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
@@ -64,6 +68,7 @@ class ScriptContext:
         self._scope = scope
         self._history = history
         self._number = scope.keep(self)
+        self._drafting: ScriptDrafting | None = None
         scope.trace.note("context.open", context=self._number, parent=parent, tokens=history.live.length)
 
     @property
@@ -201,6 +206,41 @@ class ScriptContext:
         asked = GenerateFields.read(fields, self._scope, logprobs=logprobs, emit=emit)
         return await self.answer(asked, lambda history: self._watch(asked, history))
 
+    async def drafting(
+        self,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+        min_tokens: int | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        template_stops: bool = True,
+        constrain: Any = None,
+        sampler: Any = None,
+        logprobs: int | None = None,
+        emit: bool = False,
+    ) -> ScriptDrafting:
+        """Begins to generate with guesses of the script's."""
+        fields = {**locals(), "constrain": await resolved(constrain, self._scope)}
+        asked = GenerateFields.read(fields, self._scope, logprobs=logprobs, emit=emit).guessed()
+        drafting = ScriptDrafting(self._scope)
+
+        def watch(history: Sequence[int]) -> AnswerWatch | None:
+            drafting.history = list(history)
+            return self._watch(asked, history)
+
+        self._drafting = drafting
+        await drafting.begin(self.answer(asked, watch, on_wanted=drafting.note))
+        return drafting
+
     async def generation(
         self,
         *,
@@ -276,6 +316,12 @@ class ScriptContext:
 
     # -- what the run does ------------------------------------------------------------------------------------------
 
+    @property
+    def left_behind(self) -> ScriptDrafting | None:
+        """A generation on it that waits for a guess of the script, which has turned to something else: it raised."""
+        drafting = self._drafting
+        return drafting if drafting is not None and drafting.is_waiting else None
+
     async def offer(self, tools: Sequence[Mapping[str, Any]]) -> None:
         """Tells the model of tools that it may call, as its chat template does."""
         await self._history.offer(tools)
@@ -286,6 +332,7 @@ class ScriptContext:
         watch: Callable[[Sequence[int]], AnswerWatch | None],
         *,
         shows_content: bool = False,
+        on_wanted: Callable[[HeldStream, int], None] | None = None,
     ) -> Completion:
         """Generates until a stop.
 
@@ -293,14 +340,21 @@ class ScriptContext:
             asked: How.
             watch: Made for the history that is answered, finds the calls in the answer.
             shows_content: See `run_generation`.
+            on_wanted: See `GenerateOptions`.
         """
-        lane: Lane = "fused" if asked.asked.program is None else "device"
+        lane = plan(asked.asked.features).lane
         async with self._history.answering() as num_pending:
             with self._noted(lane):
                 live = self._history.live
                 watching = watch(live.token_ids)
                 return await run_generation(
-                    self._scope, live, asked, num_pending, watch=watching, shows_content=shows_content
+                    self._scope,
+                    live,
+                    asked,
+                    num_pending,
+                    watch=watching,
+                    shows_content=shows_content,
+                    on_wanted=on_wanted,
                 )
 
     def _watch(self, asked: GenerateFields, history: Sequence[int]) -> AnswerWatch | None:

@@ -124,6 +124,8 @@ class ScriptForward:
         """This program draws the token."""
         if not isinstance(program, ScriptProgram):
             raise invalid("program must be what lm.program returned")
+        if program.guesses:
+            raise invalid("program guesses tokens (propose) and draws none")
         self._program = program
 
     async def run(self, *, seed: int | None = None) -> ScriptPass:

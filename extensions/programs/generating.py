@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from engine.errors import ContextTooLong, EngineStopped
-from engine.request import Probe, Probes
+from engine.request import DrafterSpec, Probe, Probes
 from engine.request import TokenLogprob as EngineLogprob
 from extensions.output import GenerateOptions, GenerationStep, TokenText
 from extensions.programs.answers import AnswerWatch, ToolCall
 from extensions.programs.options import Asked, flag, read_logprobs, read_options
-from extensions.programs.planner import Feature, Lane
+from extensions.programs.planner import Lane
 from extensions.programs.scope import RunScope
 
 if TYPE_CHECKING:
+    from extensions.held_stream import HeldStream
     from extensions.live_context import LiveContext
 
 
@@ -119,6 +120,10 @@ class GenerateFields:
             asked=read_options(fields, scope.engine.info), logprobs=read_logprobs(logprobs), emit=flag(emit, "emit")
         )
 
+    def guessed(self) -> GenerateFields:
+        """The same with guesses of the script's."""
+        return replace(self, asked=replace(self.asked, drafter=DrafterSpec(given=True)))
+
     def options(self, scope: RunScope, length: int, *, may_report: bool = True) -> GenerateOptions:
         """For a history of that length. It may generate one token more than the run has left, which ends the run.
 
@@ -149,6 +154,7 @@ async def run_generation(
     *,
     watch: AnswerWatch | None = None,
     shows_content: bool = False,
+    on_wanted: Callable[[HeldStream, int], None] | None = None,
 ) -> Completion:
     """Continues a history to a stop.
 
@@ -159,18 +165,19 @@ async def run_generation(
         num_pending: Tokens that are computed first.
         watch: Finds calls in the text.
         shows_content: The text that is emitted and returned is the content alone, without calls and thinking.
+        on_wanted: See `GenerateOptions`.
 
     Raises:
         EngineError: The engine refuses it or gives it up; the history is as it was.
     """
-    lane = scope.planned(*([Feature.PROGRAM] if fields.asked.program is not None else [])).lane
+    lane = scope.planned(*fields.asked.features).lane
     start = live.length
     texts: list[str] = []
     tokens: list[TokenText] = []
     finish_reason: Literal["stop", "length"] = "stop"
     guard = scope.guard
     guard.usage.num_generations += 1
-    options = fields.options(scope, start)
+    options = replace(fields.options(scope, start), on_wanted=on_wanted)
     if watch is not None and shows_content:
         options = replace(options, revealed_ids=watch.revealed_ids, thinking=watch.plan.thinking)
     async with await live.generate(options) as generation:

@@ -12,6 +12,7 @@ from extensions.output import GenerateOptions
 from extensions.programs.constraints import ScriptConstraint, spec_of
 from extensions.programs.drafters import read_drafter
 from extensions.programs.faults import invalid
+from extensions.programs.planner import Feature
 from extensions.programs.samplers import sampler_of
 
 MAX_STOP_STRINGS = 64
@@ -46,6 +47,15 @@ class Asked:
     tools: tuple[str, ...] = ()
     program: ProgramSpec | None = None
     drafter: DrafterSpec | None = None
+
+    @property
+    def features(self) -> list[Feature]:
+        """What it uses beyond sampling parameters, constraints and stops."""
+        found = [Feature.PROGRAM] if self.program is not None else []
+        if self.drafter is not None:
+            found += [Feature.GUESSES] if self.drafter.given else []
+            found += [Feature.GUESSING_PROGRAM] if self.drafter.program is not None else []
+        return found
 
     def options(self, *, num_left: int, logprobs: int | None) -> GenerateOptions:
         """For a history that has room for as many tokens.

@@ -19,6 +19,8 @@ class Feature(enum.StrEnum):
     STEPS = "steps"
     DISTRIBUTION = "distribution"
     PROGRAM = "program"
+    GUESSING_PROGRAM = "guessing_program"
+    GUESSES = "guesses"
     FORWARD = "forward"
 
 
@@ -26,6 +28,8 @@ _REASONS: dict[Feature, tuple[Lane, str]] = {
     Feature.STEPS: ("host", "the script decides each step (ctx.generation)"),
     Feature.DISTRIBUTION: ("host", "the script reads a distribution (ctx.next)"),
     Feature.PROGRAM: ("device", "a device program draws the tokens (sampler)"),
+    Feature.GUESSING_PROGRAM: ("device", "a device program guesses tokens (drafter)"),
+    Feature.GUESSES: ("host", "the script guesses tokens (drafter)"),
     Feature.FORWARD: ("device", "a device program reads the lanes of a forward pass (lm.forward)"),
 }
 

@@ -18,6 +18,7 @@ from pydantic_monty import ClassInstance, ClassType
 from extensions.programs.children import ChildResult
 from extensions.programs.constraints import ScriptConstraint
 from extensions.programs.contexts import ContextInfo, ScriptContext, ScriptMark
+from extensions.programs.drafting import Drafted, ScriptDrafting
 from extensions.programs.forward import ScriptForward, ScriptPass
 from extensions.programs.generating import Candidate, Completion, TokenLogprob, Usage
 from extensions.programs.given import ScriptRequest
@@ -42,13 +43,21 @@ class Exposed:
         methods: Those that a script may call.
         attributes: Those that cross with the handle, as they are then.
         live: Those that are read when the script reads them.
+        changing: Methods that end what the script has left behind on it (`ScriptContext.left_behind`).
     """
 
     name: str
     methods: frozenset[str] = frozenset()
     attributes: tuple[str, ...] = ()
     live: frozenset[str] = frozenset()
+    changing: frozenset[str] = frozenset()
 
+
+CHANGING = frozenset(
+    {"append", "prefill", "fork", "mark", "rewind", "truncate", "hide", "drop", "forget", "retain", "export", "release"}
+    | {"generate", "drafting", "generation", "next", "score", "choose"}
+)
+"""Methods of a context that nothing else may happen beside."""
 
 TABLE: dict[type, Exposed] = {
     ScriptRequest: Exposed(
@@ -94,11 +103,9 @@ TABLE: dict[type, Exposed] = {
     ),
     ScriptContext: Exposed(
         name="Context",
-        methods=frozenset(
-            {"append", "prefill", "fork", "mark", "rewind", "truncate", "hide", "drop", "forget"}
-            | {"info", "retain", "export", "release", "generate", "generation", "next", "score", "choose"}
-        ),
+        methods=CHANGING | {"info"},
         live=frozenset({"length"}),
+        changing=CHANGING,
     ),
     ScriptLease: Exposed(name="Lease", methods=frozenset({"end"}), live=frozenset({"revoked"})),
     ScriptMark: Exposed(name="Mark"),
@@ -113,6 +120,9 @@ TABLE: dict[type, Exposed] = {
         name="Pipeline",
         methods=frozenset({"run_ahead", "submit", "submit_frame"}),
         live=frozenset({"finish_reason", "probes"}),
+    ),
+    ScriptDrafting: Exposed(
+        name="Drafting", methods=frozenset({"next", "completion", "stop"}), attributes=("history",)
     ),
     ScriptGeneration: Exposed(name="Generation", methods=frozenset({"step", "choose", "ban", "stop"})),
     ScriptStep: Exposed(
@@ -140,7 +150,7 @@ TABLE: dict[type, Exposed] = {
 }
 
 
-RECORDS: tuple[type, ...] = (Candidate, ChildResult, Choice, ContextInfo, HttpResponse, TokenLogprob, Usage)
+RECORDS: tuple[type, ...] = (Candidate, ChildResult, Choice, ContextInfo, Drafted, HttpResponse, TokenLogprob, Usage)
 """Named tuples that cross as data."""
 
 # What a script prints of them, and what its errors say of them, has the names of the stubs.
@@ -194,7 +204,11 @@ class Handle(ClassInstance):
             result = getattr(self.value, name)(*args, **kwargs)
         except Exception as error:
             raise self._calls.crossing(error) from None
-        return self._awaited(result) if iscoroutine(result) else wrap(result, self._calls)
+        if not iscoroutine(result):
+            return wrap(result, self._calls)
+        if name in self._exposed.changing and (left := self.value.left_behind) is not None:
+            result = _after(left.stop(), result)
+        return self._awaited(result)
 
     def lookup_lazy_attrs(self, name: str) -> Any:
         """Answers one reading of an attribute."""
@@ -218,6 +232,15 @@ class Handle(ClassInstance):
 
     async def _awaited(self, coro: Coroutine[Any, Any, Any]) -> Any:
         return wrap(await self._calls.finish(coro), self._calls)
+
+
+async def _after(first: Coroutine[Any, Any, None], then: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        await first
+    except BaseException:
+        then.close()
+        raise
+    return await then
 
 
 def wrap(value: Any, calls: Calls) -> Any:

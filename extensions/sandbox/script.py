@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pydantic_monty import Frame
 
 from extensions.errors import ScriptFrame
+from extensions.sandbox.guessing import with_guessing
 
 CHECK_ONLY = "wye_check_only"
 """A function that types know and that does not exist: a check ends there, before any line of the script runs."""
@@ -29,7 +30,8 @@ def to_check(source: str) -> str:
 def to_run(source: str) -> str:
     """The script, then a call of its `main`, whose result leaves as JSON."""
     return (
-        f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{_without_types(source)}\n{_DUMPS}(await main(request, lm))"
+        f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{with_guessing(_without_types(source))}\n"
+        f"{_DUMPS}(await main(request, lm))"
     )
 
 

@@ -24,7 +24,7 @@ Errors arrive as built-ins whose text is `code: what happened`:
 A limit of the run itself (time, memory, tokens, calls) is not an error that a script can catch: it ends the run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict, overload
 
 class Request:
@@ -100,6 +100,16 @@ class Drafter(TypedDict, total=False):
     """Most that are looked for, 1 to 32."""
     reference: Sequence[int]
     """Token ids of a text that the answer is expected to resemble."""
+
+Guess = Sequence[int] | tuple[Sequence[int], Sequence[Mapping[int, float]] | Mapping[int, float] | None] | None
+"""Token ids, or a pair: the ids, and for each, or for all of them, the probabilities it was drawn from, by token id."""
+
+class Drafted(NamedTuple):
+    """What came since the guess before, and how many tokens the next may have."""
+
+    tokens: list[int]
+    wanted: int
+    """0 at the end."""
 
 class Usage(NamedTuple):
     """Tokens of one generation."""
@@ -201,6 +211,33 @@ class Generation:
 
     async def stop(self) -> None:
         """Ends it; the step that was shown last is not taken."""
+
+class Drafting:
+    """A generation that waits for guesses of its next tokens, which are verified together.
+
+    `generate(drafter=propose)` is `seen = await drafting.next()`, and as long as `seen.wanted` is not 0,
+    `seen = await drafting.next(propose(...))`.
+    """
+
+    history: list[int]
+    """Token ids that it began with."""
+
+    async def next(
+        self, tokens: Sequence[int] = (), q: Sequence[Mapping[int, float]] | Mapping[int, float] | None = None
+    ) -> Drafted:
+        """Says which tokens are expected next, and waits for those that came, or for the end.
+
+        Without `q` a guess counts as far as it is what would have come anyway. `q` says what the tokens were drawn
+        from: for each of them, or for all, probabilities by token id (or numbers in proportion to them; tokens that are
+        left out have none). Then a token stays or is replaced by chance, so that what is drawn is distributed as
+        without a guess.
+        """
+
+    async def completion(self) -> Completion:
+        """What came of it, once it has ended."""
+
+    async def stop(self) -> None:
+        """Ends it at once; the history has what was generated."""
 
 class Forward:
     """One pass over several contexts, put together call by call and run as often as wanted."""
@@ -415,7 +452,12 @@ class Context:
         template_stops: bool = True,
         constrain: Constrain | None = None,
         sampler: Program | str | None = None,
-        drafter: Literal["prompt_lookup", "none"] | Drafter | Mapping[str, Any] | None = None,
+        drafter: Callable[[list[int], int], Guess | Awaitable[Guess]]
+        | Program
+        | str
+        | Drafter
+        | Mapping[str, Any]
+        | None = None,
         logprobs: int | None = None,
         emit: bool = False,
     ) -> Completion:
@@ -424,9 +466,35 @@ class Context:
         `max_tokens` is as many as fit if left out; other fields that are left out are the model's own
         recommendation. `template_stops=False` lets the model go on past its own end tokens. `sampler` draws the tokens
         instead of temperature and truncation, see `lm.program`. `drafter` guesses tokens ahead, which are verified
-        several at a time: what is generated is the same, sooner where the text repeats what is there already. `emit`
-        streams the text as part of the answer.
+        several at a time: what is generated is the same, sooner where the guess is right. It is "prompt_lookup" for
+        text that repeats what is there already, a device program with a function `propose`, or a function of the
+        script: `propose(tokens, k)` is given the whole history and returns up to k token ids, or a pair of them and
+        what they were drawn from, see `Drafting.next`. `emit` streams the text as part of the answer.
         """
+
+    async def drafting(
+        self,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+        min_tokens: int | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        template_stops: bool = True,
+        constrain: Constrain | None = None,
+        sampler: Program | str | None = None,
+        logprobs: int | None = None,
+        emit: bool = False,
+    ) -> Drafting:
+        """The same with guesses that the script makes between steps; `generate(drafter=...)` is a loop around it."""
 
     async def generation(
         self,
@@ -659,7 +727,10 @@ class LM:
         """Checks what a text must be, to use it several times."""
 
     async def program(self, source: str, **parameters: float | bool | Sequence[float]) -> Program:
-        """Checks a device program: a few lines that draw the tokens inside the step. See docs/device_programs.md."""
+        """Checks a device program: a few lines that draw the tokens inside the step, or guess them ahead.
+
+        See docs/device_programs.md and docs/drafting.md.
+        """
 
     def forward(self) -> Forward:
         """An empty pass over several contexts. See docs/forward.md."""

@@ -1,6 +1,7 @@
 """How each lane computes a case: the engine's own loop, a device program, or a script that decides on every token.
 
-The engine's own loop computes it twice: token by token, and with tokens guessed ahead and verified.
+The engine's own loop computes it several times: token by token, and with tokens guessed ahead and verified, by itself,
+by a device program, and by the script.
 """
 
 from __future__ import annotations
@@ -10,8 +11,16 @@ from typing import Any, Literal
 
 from tests.conformance.cases import Case
 
-Way = Literal["fused", "fused, guessed", "device", "host", "host, chosen"]
-WAYS: tuple[Way, ...] = ("fused", "fused, guessed", "device", "host", "host, chosen")
+Way = Literal["fused", "fused, guessed", "device", "device, guessed", "host", "host, chosen", "host, guessed"]
+WAYS: tuple[Way, ...] = (
+    "fused",
+    "fused, guessed",
+    "device",
+    "device, guessed",
+    "host",
+    "host, chosen",
+    "host, guessed",
+)
 
 SAMPLER = """
 def sample(logits, key, temperature, top_k, top_p, min_p):
@@ -28,12 +37,22 @@ def sample(logits, key, temperature, top_k, top_p, min_p):
 GREEDY = "def sample(logits):\n    return argmax(logits)\n"
 
 
+BIGRAMS = """
+def propose(history, places, prev):
+    marked = places * vocab_size + history
+    first = max(where(shift(history, 1) == prev, marked, -1))
+    second = max(where(shift(history, 1) == first % vocab_size, marked, -1))
+    return where(first < 0, -1, first % vocab_size), where(second < 0, -1, second % vocab_size)
+"""
+"""What followed the newest token where it stood last."""
+
+
 def lane_of(way: Way) -> Literal["fused", "device", "host"]:
     """The lane that a way of computing must take."""
     match way:
         case "fused" | "fused, guessed":
             return "fused"
-        case "device":
+        case "device" | "device, guessed":
             return "device"
         case _:
             return "host"
@@ -53,10 +72,25 @@ def program_of(case: Case, way: Way) -> str:
         main += ["found = [await one(lm, ctx, 0, sampler, held)]"]
         main += ["found.append(await one(lm, ctx, 0, sampler, held))"] * case.after
         main += ["return found"]
-    parts = ["async def one(lm, ctx, at, sampler, held):", *_indented(case.in_fork.splitlines() if case.forks else [])]
+    parts = _PROPOSE if way == "host, guessed" else []
+    parts = [
+        *parts,
+        "async def one(lm, ctx, at, sampler, held):",
+        *_indented(case.in_fork.splitlines() if case.forks else []),
+    ]
     parts += _indented([*_generation(case, way), *_RECORD])
     return "\n".join([*parts, "", "", "async def main(request, lm):", *_indented(main)]) + "\n"
 
+
+_PROPOSE = [
+    "def propose(tokens, k):",
+    "    for at in range(len(tokens) - 2, 0, -1):",
+    "        if tokens[at] == tokens[-1]:",
+    "            return tokens[at + 1 : at + 1 + min(k, 3)]",
+    "    return tokens[:2]",
+    "",
+    "",
+]
 
 _RECORD = [
     "await ctx.prefill()",  # a stop string leaves the engine a token or two ahead, or behind
@@ -97,7 +131,13 @@ def _generation(case: Case, way: Way) -> list[str]:
         arguments += ", constrain=held"
     if case.forks:
         arguments += ", seed=100 + at"
-    more = {"fused": "", "fused, guessed": ', drafter="prompt_lookup"', "device": ", sampler=sampler"}
+    more = {
+        "fused": "",
+        "fused, guessed": ', drafter="prompt_lookup"',
+        "device": ", sampler=sampler",
+        "device, guessed": f", drafter={BIGRAMS!r}",
+        "host, guessed": ", drafter=propose",
+    }
     if way in more:
         return [
             f"answer = await ctx.generate({arguments}{more[way]})",
