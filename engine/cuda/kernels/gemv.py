@@ -18,7 +18,7 @@ import triton.language as tl
 
 from engine.cuda.kernels.gemv_configs import GemvConfig
 from engine.cuda.kernels.pdl import launch_dependents, wait
-from engine.cuda.kernels.words import FORMS, multiply_words, scale_sums
+from engine.cuda.kernels.words import FORMS, as_pairs, as_words, load_numbers, load_words, multiply_words, scale_sums
 
 __all__ = ["gated_matvec", "head_matvec", "norm_matvec", "residual_matvec"]
 
@@ -123,10 +123,10 @@ def head_matvec(
         scale: [V] float32, of an int8 or fp8 weight.
     """
     outputs, inputs = weight.shape
-    words, row_words, numbers = _as_words(weight)
+    words, row_words, numbers = as_words(weight)
     programs = min(config.programs, triton.cdiv(outputs, config.rows))
     _head_kernel[(programs,)](
-        *(hidden, norm, eps, words, scale, logits),
+        *(as_pairs(hidden, numbers), as_pairs(norm, numbers), eps, words, scale, logits),
         PROGRAMS=programs,
         N=outputs,
         K=inputs,
@@ -154,9 +154,10 @@ def _launch(
     pdl: bool,
 ) -> None:
     outputs, inputs = weight.shape
-    words, row_words, numbers = _as_words(weight)
+    words, row_words, numbers = as_words(weight)
+    gains = None if norm is None else as_pairs(norm, numbers)
     _matvec_kernel[(triton.cdiv(outputs, config.rows),)](
-        *(x, norm, eps, words, scale, bias, out),
+        *(as_pairs(x, numbers), gains, eps, words, scale, bias, out),
         N=outputs,
         K=inputs,
         WORDS=row_words,
@@ -169,12 +170,6 @@ def _launch(
         num_warps=config.num_warps,
         launch_pdl=pdl,
     )
-
-
-def _as_words(weight: torch.Tensor) -> tuple[torch.Tensor, int, int]:
-    """A weight as 32-bit words: those, how many a row has, and how many numbers each holds."""
-    words = weight.view(torch.int32)
-    return words, words.shape[1], 4 // weight.element_size()
 
 
 @triton.jit
@@ -199,12 +194,13 @@ def _matvec_kernel(
     """A tile of rows; chunks of it are loaded two ahead of their use, or all at once if they are no more than three."""
     CHUNKS: tl.constexpr = (WORDS + BLOCK - 1) // BLOCK
     row = _tile_rows(tl.program_id(0), N, ROWS, EPILOGUE)
-    tile = _load_words(words_pointer, row, 0, WORDS, BLOCK)
+    tile = load_words(words_pointer, row, 0, WORDS, BLOCK)
     if CHUNKS > 1:
-        second = _load_words(words_pointer, row, 1, WORDS, BLOCK)
+        second = load_words(words_pointer, row, 1, WORDS, BLOCK)
     if CHUNKS > 2:
-        third = _load_words(words_pointer, row, 2, WORDS, BLOCK)
-    gain = _load_norm(norm_pointer, 0, K, BLOCK, NUMBERS)
+        third = load_words(words_pointer, row, 2, WORDS, BLOCK)
+    if norm_pointer is not None:
+        gains = load_numbers(norm_pointer, 0, WORDS, BLOCK, NUMBERS)
     if scale_pointer is not None:
         scale = tl.load(scale_pointer + row)
     if bias_pointer is not None:
@@ -212,23 +208,25 @@ def _matvec_kernel(
     wait(PDL)
     launch_dependents(PDL)
 
-    x = _load_inputs(x_pointer, 0, K, BLOCK, NUMBERS)
-    squares = x * x
-    products = multiply_words(tile, x * gain, FORM)
+    inputs = load_numbers(x_pointer, 0, WORDS, BLOCK, NUMBERS)
+    squares = _squares(inputs)
+    if norm_pointer is not None:
+        inputs = _scaled(inputs, gains)
+    products = multiply_words(tile, inputs, FORM)
     if CHUNKS == 2 or CHUNKS == 3:
-        x = _load_inputs(x_pointer, 1, K, BLOCK, NUMBERS)
-        squares += x * x
-        products += multiply_words(second, x * _load_norm(norm_pointer, 1, K, BLOCK, NUMBERS), FORM)
+        inputs, more = _load_scaled(x_pointer, norm_pointer, 1, WORDS, BLOCK, NUMBERS)
+        squares += more
+        products += multiply_words(second, inputs, FORM)
     if CHUNKS == 3:
-        x = _load_inputs(x_pointer, 2, K, BLOCK, NUMBERS)
-        squares += x * x
-        products += multiply_words(third, x * _load_norm(norm_pointer, 2, K, BLOCK, NUMBERS), FORM)
+        inputs, more = _load_scaled(x_pointer, norm_pointer, 2, WORDS, BLOCK, NUMBERS)
+        squares += more
+        products += multiply_words(third, inputs, FORM)
     if CHUNKS > 3:
         for chunk in tl.range(1, CHUNKS):
-            later = _load_words(words_pointer, row, tl.minimum(chunk + 2, CHUNKS - 1), WORDS, BLOCK)
-            x = _load_inputs(x_pointer, chunk, K, BLOCK, NUMBERS)
-            squares += x * x
-            products += multiply_words(second, x * _load_norm(norm_pointer, chunk, K, BLOCK, NUMBERS), FORM)
+            later = load_words(words_pointer, row, tl.minimum(chunk + 2, CHUNKS - 1), WORDS, BLOCK)
+            inputs, more = _load_scaled(x_pointer, norm_pointer, chunk, WORDS, BLOCK, NUMBERS)
+            squares += more
+            products += multiply_words(second, inputs, FORM)
             second = third
             third = later
 
@@ -264,21 +262,21 @@ def _head_kernel(
     TILES: tl.constexpr = (N + ROWS - 1) // ROWS
     TURNS: tl.constexpr = (TILES + PROGRAMS - 1) // PROGRAMS
     first = tl.program_id(0)
-    tile = _load_words(words_pointer, _tile_rows(first, N, ROWS, "plain"), 0, WORDS, BLOCK)
+    tile = load_words(words_pointer, _tile_rows(first, N, ROWS, "plain"), 0, WORDS, BLOCK)
     row = _tile_rows(tl.minimum(first + PROGRAMS, TILES - 1), N, ROWS, "plain")
-    next_tile = _load_words(words_pointer, row, 0, WORDS, BLOCK)
-    gain = _load_norm(norm_pointer, 0, K, BLOCK, NUMBERS)
+    next_tile = load_words(words_pointer, row, 0, WORDS, BLOCK)
+    gains = load_numbers(norm_pointer, 0, WORDS, BLOCK, NUMBERS)
     wait(PDL)
     launch_dependents(PDL)
 
-    x = _load_inputs(hidden_pointer, 0, K, BLOCK, NUMBERS)
-    rstd = tl.rsqrt(tl.sum(x * x) / K + eps)
-    x = x * gain
+    inputs = load_numbers(hidden_pointer, 0, WORDS, BLOCK, NUMBERS)
+    rstd = tl.rsqrt(tl.sum(_squares(inputs)) / K + eps)
+    inputs = _scaled(inputs, gains)
     for turn in tl.range(0, TURNS):  # behind the last tile it is taken again, and its sums are dropped
         index = first + turn * PROGRAMS
         row = _tile_rows(tl.minimum(index + 2 * PROGRAMS, TILES - 1), N, ROWS, "plain")
-        later = _load_words(words_pointer, row, 0, WORDS, BLOCK)
-        sums = scale_sums(tl.sum(multiply_words(tile, x, FORM), 1), FORM) * rstd
+        later = load_words(words_pointer, row, 0, WORDS, BLOCK)
+        sums = scale_sums(tl.sum(multiply_words(tile, inputs, FORM), 1), FORM) * rstd
         if scale_pointer is not None:
             sums *= tl.load(scale_pointer + _tile_rows(tl.minimum(index, TILES - 1), N, ROWS, "plain"))
         _store_sums(logits_pointer, sums, index, N, ROWS, "plain")
@@ -300,27 +298,33 @@ def _tile_rows(index, N: tl.constexpr, ROWS: tl.constexpr, EPILOGUE: tl.constexp
 
 
 @triton.jit
-def _load_words(pointer, row, chunk, WORDS: tl.constexpr, BLOCK: tl.constexpr):
-    """A chunk [rows, BLOCK] of a tile; zeros behind the end of a row."""
-    column = chunk * BLOCK + tl.arange(0, BLOCK)
-    pointers = pointer + row.to(tl.int64)[:, None] * WORDS + column[None, :]
-    return tl.load(pointers) if WORDS % BLOCK == 0 else tl.load(pointers, mask=(column < WORDS)[None, :], other=0)
+def _load_scaled(pointer, norm_pointer, chunk, WORDS: tl.constexpr, BLOCK: tl.constexpr, NUMBERS: tl.constexpr):
+    """Inputs of a chunk, times the norm's weights if there are any, and what their squares add up to."""
+    inputs = load_numbers(pointer, chunk, WORDS, BLOCK, NUMBERS)
+    squares = _squares(inputs)
+    if norm_pointer is not None:
+        inputs = _scaled(inputs, load_numbers(norm_pointer, chunk, WORDS, BLOCK, NUMBERS))
+    return inputs, squares
 
 
 @triton.jit
-def _load_inputs(pointer, chunk, K: tl.constexpr, BLOCK: tl.constexpr, NUMBERS: tl.constexpr):
-    """Inputs of a chunk as float32 [BLOCK, NUMBERS]; zeros behind the end."""
-    word = chunk * BLOCK + tl.arange(0, BLOCK)
-    index = word[:, None] * NUMBERS + tl.arange(0, NUMBERS)[None, :]
-    even = K % (BLOCK * NUMBERS) == 0
-    inputs = tl.load(pointer + index) if even else tl.load(pointer + index, mask=index < K, other=0.0)
-    return inputs.to(tl.float32)
+def _squares(inputs):
+    """Sum of the squares of the numbers of each word."""
+    squares = inputs[0] * inputs[0]
+    for number in tl.static_range(1, len(inputs)):
+        squares += inputs[number] * inputs[number]
+    return squares
 
 
 @triton.jit
-def _load_norm(pointer, chunk, K: tl.constexpr, BLOCK: tl.constexpr, NUMBERS: tl.constexpr):
-    """Norm weights of a chunk as `_load_inputs`; one without a norm."""
-    return 1.0 if pointer is None else _load_inputs(pointer, chunk, K, BLOCK, NUMBERS)
+def _scaled(inputs, gains):
+    """Inputs times the norm's weights."""
+    if len(inputs) == 1:
+        return (inputs[0] * gains[0],)
+    elif len(inputs) == 2:
+        return (inputs[0] * gains[0], inputs[1] * gains[1])
+    else:
+        return (inputs[0] * gains[0], inputs[1] * gains[1], inputs[2] * gains[2], inputs[3] * gains[3])
 
 
 @triton.jit
