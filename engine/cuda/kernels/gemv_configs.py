@@ -37,14 +37,14 @@ class GemvConfig:
 MEASURED: dict[tuple[GemvOperation, int, int], GemvConfig] = {
     # Qwen3-0.6B
     ("norm", 4096, 1024): GemvConfig(16, 1024),
-    ("residual", 1024, 2048): GemvConfig(8, 2048),
-    ("gated", 6144, 1024): GemvConfig(8, 1024),
-    ("residual", 1024, 3072): GemvConfig(4, 1024),
+    ("residual", 1024, 2048): GemvConfig(2, 2048),
+    ("gated", 6144, 1024): GemvConfig(8, 1024, num_warps=2),
+    ("residual", 1024, 3072): GemvConfig(2, 1024),
     ("head", 151936, 1024): GemvConfig(16, 1024, programs=264),
     # Llama-3.1-8B
     ("norm", 6144, 4096): GemvConfig(4, 2048, num_warps=8),
     ("residual", 4096, 4096): GemvConfig(8, 1024),
-    ("gated", 28672, 4096): GemvConfig(4, 4096, num_warps=8),
+    ("gated", 28672, 4096): GemvConfig(8, 2048, num_warps=8),
     ("residual", 4096, 14336): GemvConfig(2, 1024),
     ("head", 128256, 4096): GemvConfig(4, 4096, programs=528),
 }
