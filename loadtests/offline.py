@@ -1,25 +1,31 @@
 """The engine alone: `python -m loadtests.offline`. Imports nothing of the gateway.
 
 python -m loadtests.offline --model smollm2-135m --widths 1 8 32
-python -m loadtests.offline --shape qwen3-0.6b --device cuda --widths 1 32 256 --prompt 512 --output 256
+python -m loadtests.offline --shape qwen3-0.6b --device cuda --widths 1 32 256 --prompt 128 --output 272 --batch 16
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import math
 import resource
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig, StepName, WeightFormat
+from engine.models.checkpoint import open_checkpoint
+from engine.models.parameters import parameter_shapes
 from engine.request import EngineInfo
 from loadtests.driver import BatchTiming, EngineDriver, PromptSource
 from loadtests.results import report
 from loadtests.tables import Table
+
+_WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "fp8": 1}
 
 
 def peak_memory_mib(device: str) -> tuple[float, float | None]:
@@ -40,19 +46,30 @@ def median_of(batches: Sequence[BatchTiming], value: Callable[[BatchTiming], flo
 
 
 def measure_widths(
-    driver: EngineDriver, prompts: PromptSource, widths: Sequence[int], num_prompt: int, num_output: int, rounds: int
+    driver: EngineDriver,
+    prompts: PromptSource,
+    widths: Sequence[int],
+    num_prompt: int,
+    num_output: int,
+    rounds: int,
+    *,
+    temperature: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Batches of each width; medians over rounds."""
     rows = []
     for width in widths:
-        batches = [driver.run(prompts.draw(width, num_prompt), num_output) for _ in range(rounds)]
+        batches = [
+            driver.run(prompts.draw(width, num_prompt), num_output, temperature=temperature) for _ in range(rounds)
+        ]
+        decode = median_of(batches, lambda batch: batch.decode_tokens_per_s)
         rows.append(
             {
                 "width": width,
                 "prompt_tokens": num_prompt,
                 "output_tokens": num_output,
                 "prefill_tokens_per_s": median_of(batches, lambda batch: batch.prefill_tokens_per_s),
-                "decode_tokens_per_s": median_of(batches, lambda batch: batch.decode_tokens_per_s),
+                "decode_tokens_per_s": decode,
+                "step_ms": None if decode is None else width / decode * 1000,
                 "ttft_ms": statistics.median(batch.ttft_s for batch in batches) * 1000,
                 "tpot_ms": statistics.median(batch.tpot_s for batch in batches) * 1000,
             }
@@ -61,14 +78,30 @@ def measure_widths(
 
 
 def measure_prefill(
-    driver: EngineDriver, prompts: PromptSource, lengths: Sequence[int], rounds: int
+    driver: EngineDriver, prompts: PromptSource, lengths: Sequence[int], rounds: int, width: int = 1
 ) -> list[dict[str, Any]]:
-    """One prompt of each length alone, to its first token; medians over rounds."""
+    """Prompts of each length, so many at once, until all have their first token; medians over rounds."""
     rows = []
     for length in lengths:
-        ttft_s = statistics.median(driver.run(prompts.draw(1, length), 1).ttft_s for _ in range(rounds))
-        rows.append({"prompt_tokens": length, "ttft_ms": ttft_s * 1000, "prefill_tokens_per_s": length / ttft_s})
+        wall_s = statistics.median(driver.run(prompts.draw(width, length), 1).wall_s for _ in range(rounds))
+        rows.append(
+            {
+                "prompts": width,
+                "prompt_tokens": length,
+                "ttft_ms": wall_s * 1000,
+                "prefill_tokens_per_s": width * length / wall_s,
+            }
+        )
     return rows
+
+
+def weight_bytes(model: str | Path, weights: str) -> int:
+    """Bytes of weights that a decoding step reads: all but an embedding that is not the head too."""
+    config = open_checkpoint(str(model)).config
+    shapes = parameter_shapes(config)
+    if not config.tied_embeddings:
+        del shapes["model.embed_tokens.weight"]
+    return sum(math.prod(shape) for shape in shapes.values()) * _WEIGHT_BYTES[weights]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -81,6 +114,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--prompt", type=int, default=128, help="prompt tokens of each sequence")
     command.add_argument("--output", type=int, default=64, help="tokens to generate for each sequence")
     command.add_argument("--prefill", type=int, nargs="*", default=[512, 2048], help="prompt lengths measured alone")
+    command.add_argument("--batch", type=int, default=0, help="measure as many of these prompts at once too")
+    command.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    command.add_argument("--bandwidth", type=float, default=4.2, help="TB/s that a GPU's memory can be read at")
     command.add_argument("--rounds", type=int, default=3, help="medians are taken over as many rounds")
     command.add_argument("--seed", type=int, default=0, help="draws the prompts")
     add_engine_options(command)
@@ -118,14 +154,30 @@ def engine_config(options: argparse.Namespace, model: str | Path) -> EngineConfi
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command."""
     options = parser().parse_args(argv)
+    started_s = time.perf_counter()
     driver = EngineDriver(engine_config(options, _model_of(options)))
     info = driver.info
     loaded_mib, _ = peak_memory_mib(info.device)
     prompts = PromptSource(info.vocab_size, options.seed)
+    started_s = time.perf_counter() - started_s
     driver.run(prompts.draw(2, min(options.prompt, 64)), 8)
     gc.collect()
-    widths = measure_widths(driver, prompts, options.widths, options.prompt, options.output, options.rounds)
+    widths = measure_widths(
+        driver,
+        prompts,
+        options.widths,
+        options.prompt,
+        options.output,
+        options.rounds,
+        temperature=options.temperature,
+    )
+    if info.device.startswith("cuda"):
+        floor_ms = weight_bytes(_model_of(options), info.dtype) / options.bandwidth / 1e9
+        for row in widths:
+            row["floor_ms"] = floor_ms
     prefills = measure_prefill(driver, prompts, options.prefill, options.rounds)
+    if options.batch:
+        prefills += measure_prefill(driver, prompts, options.prefill, options.rounds, options.batch)
     peak_mib, gpu_mib = peak_memory_mib(info.device)
     memory = {"peak_rss_mib": peak_mib, "peak_rss_after_load_mib": loaded_mib, "peak_gpu_mib": gpu_mib}
     model: str = f"random weights, shape {options.shape}" if options.shape else options.model
@@ -139,9 +191,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "attention": info.attention_backend,
         "pages": info.num_pages,
         "load_s": info.load_s,
+        "start_s": started_s,
+        "pool_mib": info.num_pages * info.page_bytes / 2**20,
+        "temperature": options.temperature,
     }
     report(
-        [_engine_table(info, model, memory), _width_table(widths), _prefill_table(prefills)],
+        [_engine_table(info, model, memory, started_s), _width_table(widths), _prefill_table(prefills)],
         {"engine": engine, "widths": widths, "prefill": prefills, "memory": memory, "rounds": options.rounds},
         json_path=options.json,
         markdown=options.markdown,
@@ -159,7 +214,7 @@ def _model_of(options: argparse.Namespace) -> str | Path:
     return locate(options.model)
 
 
-def _engine_table(info: EngineInfo, model: str, memory: dict[str, float | None]) -> Table:
+def _engine_table(info: EngineInfo, model: str, memory: dict[str, float | None], started_s: float) -> Table:
     table = Table(title="Engine", headers=["what", "value"])
     table.add("model", model)
     table.add("architecture", info.architecture)
@@ -169,7 +224,9 @@ def _engine_table(info: EngineInfo, model: str, memory: dict[str, float | None])
     table.add("dtype", info.dtype)
     table.add("attention", info.attention_backend)
     table.add("KV pool, tokens", info.pool_tokens)
+    table.add("KV pool, MiB", info.num_pages * info.page_bytes / 2**20)
     table.add("load, s", info.load_s)
+    table.add("start, s", started_s)
     table.add("peak memory, MiB", memory["peak_rss_mib"])
     table.add("of that after loading, MiB", memory["peak_rss_after_load_mib"])
     if memory["peak_gpu_mib"] is not None:
@@ -181,17 +238,27 @@ def _width_table(rows: Sequence[dict[str, Any]]) -> Table:
     first = rows[0]
     table = Table(
         title=f"{first['prompt_tokens']}-token prompts, {first['output_tokens']} tokens each, submitted together",
-        headers=["width", "prefill tokens/s", "decode tokens/s", "TTFT p50, ms", "TPOT p50, ms"],
+        headers=[
+            "width",
+            "prefill tokens/s",
+            "decode tokens/s",
+            "TTFT p50, ms",
+            "TPOT p50, ms",
+            "step, ms",
+            "floor, ms",
+        ],
     )
+    keys = ("width", "prefill_tokens_per_s", "decode_tokens_per_s", "ttft_ms", "tpot_ms", "step_ms", "floor_ms")
     for row in rows:
-        table.add(*(row[key] for key in ("width", "prefill_tokens_per_s", "decode_tokens_per_s", "ttft_ms", "tpot_ms")))
+        table.add(*(row.get(key) for key in keys))
     return table
 
 
 def _prefill_table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title="One prompt alone", headers=["prompt tokens", "TTFT, ms", "prefill tokens/s"])
+    headers = ["prompts at once", "tokens of each", "all first tokens, ms", "prefill tokens/s"]
+    table = Table(title="Prompts alone", headers=headers)
     for row in rows:
-        table.add(row["prompt_tokens"], row["ttft_ms"], row["prefill_tokens_per_s"])
+        table.add(row["prompts"], row["prompt_tokens"], row["ttft_ms"], row["prefill_tokens_per_s"])
     return table
 
 
