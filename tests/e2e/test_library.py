@@ -191,6 +191,12 @@ CASES: dict[str, tuple[Body, Callable[[Body], bool]]] = {
         {"window": 48, "stride": 12, "max_tokens": 96, "temperature": 1.0, "seed": 7},
         stays_small,
     ),
+    "speculative_sampling": (
+        {"max_tokens": 24, "seed": 1, "draft": 3},
+        lambda one: (
+            result(one)["tokens"] <= 24 and result(one)["drafted"] >= result(one)["accepted"] and bool(text(one))
+        ),
+    ),
     "swarm": ({"rounds": 2, "max_tokens": 8}, lambda one: usage(one)["generations"] == 2 * 2 + 1),
     "token_healing": (
         {"begin": "The address is http:", "max_tokens": 4},
@@ -285,6 +291,14 @@ def test_what_is_guessed_and_checked_is_what_greedy_decoding_gives(real_server: 
     assert text(guessed) == text(greedy)
     passes = result(guessed)["rounds" if name == "jacobi" else "passes"]
     assert passes < greedy["usage"]["completion_tokens"]
+
+
+def test_what_a_small_model_drafts_is_greedy_decoding_at_temperature_0(real_server: RunningServer) -> None:
+    question = "Repeat this three times: the quick brown fox jumps over the lazy dog."
+    drafted = ask(real_server, "speculative_sampling", {"max_tokens": 40, "temperature": 0}, question)
+    greedy = ask(real_server, None, {}, question, max_tokens=40, temperature=0)
+    assert text(drafted) == text(greedy)
+    assert result(drafted)["accepted"] > 5
 
 
 def test_more_beams_find_a_likelier_answer(real_server: RunningServer) -> None:
