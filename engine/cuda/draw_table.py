@@ -17,6 +17,7 @@ import torch
 
 from engine.cuda.draw_scratch import DrawScratch
 from engine.cuda.kernels import row_fields as fields
+from engine.cuda.kernels.draw_config import DrawConfig
 from engine.sampling.state import RowState, SamplerState
 
 _WORDS: int = fields.WORDS.value
@@ -45,18 +46,21 @@ class DrawTable:
     Args:
         state: Whose rows.
         max_lanes: Most lanes of a draw, padding included; by default what any width of the state's rows is padded to.
+        config: How all draws are cut, instead of what is fast.
 
     Attributes:
         state: The same.
+        config: The same.
         scratch: For one draw at a time.
         words: [R, WORDS] int64, see `engine.cuda.kernels.row_fields`.
         numbers: The same memory as float64.
     """
 
-    def __init__(self, state: SamplerState, *, max_lanes: int | None = None) -> None:
+    def __init__(self, state: SamplerState, *, max_lanes: int | None = None, config: DrawConfig | None = None) -> None:
         self.state = state
+        self.config = config
         max_lanes = max_lanes or max(64, 1 << (state.num_rows - 1).bit_length())
-        self.scratch = DrawScratch(max_lanes, state.vocab_size, state.device)
+        self.scratch = DrawScratch(max_lanes, state.vocab_size, state.device, config=config)
         self.words = torch.zeros((state.num_rows, _WORDS), dtype=torch.int64, device=state.device)
         self.numbers = self.words.view(torch.float64)
         self._written: list[_Written | None] = [None] * state.num_rows

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from engine.cuda.status import cuda_status
 from engine.native.sampling import find_native_sampling
 from engine.request import Distribution, Readout
 from engine.sampling.choice import Choice, SampleLane
@@ -27,7 +28,7 @@ from engine.sampling.torch_plan import make_torch_plan
 __all__ = ["TORCH", "LaneMasks", "Logprobs", "SampleLane", "SampledTokens", "Sampler", "gather_logprobs"]
 
 TORCH = "torch"
-"""Form of a `Sampler` that uses no native code."""
+"""Form of a `Sampler` that uses neither native code nor kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class ForcedTokens:
 class Sampler:
     """Chooses one token a lane; what a batch does not use costs nothing.
 
-    Tokens are chosen by native code on a CPU where that was built, else with torch; both choose the same tokens, up to
-    the last bit of a logarithm.
+    Tokens are chosen by native code on a CPU where that was built, by kernels on a GPU where Triton is installed, else
+    with torch; all choose the same tokens, up to the last bit of a logarithm.
 
     Args:
         state: Rows of the sequences it chooses for.
@@ -229,6 +230,10 @@ def _choice_of(state: SamplerState, team: object | None, form: str | None) -> Ch
         native = find_native_sampling(state.vocab_size, form=form, team=team)
         if native is not None:
             return NativeChoice(state, native)
+    if state.device.type == "cuda" and form != TORCH and cuda_status(state.device).available:
+        from engine.cuda.choice import CudaChoice  # imports Triton, which is not everywhere
+
+        return CudaChoice(state)
     return TorchChoice(state)
 
 

@@ -9,17 +9,33 @@ import triton
 
 @dataclass(frozen=True, slots=True)
 class DrawConfig:
-    """Sizes of a draw's kernels.
+    """Sizes of a draw's kernels; all but warps are powers of two.
 
     Attributes:
-        block: Tokens of a chunk, a power of two.
-        num_warps: Of a program that scores a chunk.
-        pick_warps: Of one that picks from a lane's chunks.
+        block: Tokens of a chunk.
+        peak: Tokens that a peak is the greatest of; divides `block`.
+        capacity: Tokens that can be gathered of a lane that draws from few.
+        gathered: Peaks whose tokens are looked at together.
+        tile: Tokens looked at together where whole rows are.
+        num_warps: Of a program of a chunk.
+        lane_warps: Of one that truncates a lane.
     """
 
     block: int
-    num_warps: int
-    pick_warps: int
+    peak: int = 128
+    capacity: int = 2048
+    gathered: int = 32
+    tile: int = 4096
+    num_warps: int = 4
+    lane_warps: int = 16
+
+    def num_chunks(self, vocab_size: int) -> int:
+        """C, chunks of a vocabulary."""
+        return -(-vocab_size // self.block)
+
+    def num_peaks(self, vocab_size: int) -> int:
+        """P, peaks of a vocabulary; the last may be of no token."""
+        return self.num_chunks(vocab_size) * (self.block // self.peak)
 
 
 def draw_config(num_lanes: int, vocab_size: int) -> DrawConfig:
@@ -30,4 +46,4 @@ def draw_config(num_lanes: int, vocab_size: int) -> DrawConfig:
         vocab_size: Tokens of the vocabulary.
     """
     block = 1024 if num_lanes <= 8 else 2048
-    return DrawConfig(block=min(block, max(32, triton.next_power_of_2(vocab_size))), num_warps=4, pick_warps=4)
+    return DrawConfig(block=min(block, max(128, triton.next_power_of_2(vocab_size))))

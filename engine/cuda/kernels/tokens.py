@@ -26,9 +26,9 @@ PLUS_INFINITY: tl.constexpr = tl.constexpr(1e9)
 
 
 @triton.jit
-def load_logits(logits_ptr, ids, V: tl.constexpr):
-    """Logits of token ids in a row: NaN and what lies behind the row is -inf, +inf a large number."""
-    values = tl.load(logits_ptr + ids, mask=ids < V, other=float("-inf"))
+def load_logits(logits_ptr, ids, length):
+    """Logits of token ids in a row: NaN and what lies behind its length is -inf, +inf a large number."""
+    values = tl.load(logits_ptr + ids, mask=ids < length, other=float("-inf"))
     values = tl.where(values == float("inf"), PLUS_INFINITY, values)
     return tl.where(values != values, float("-inf"), values)
 

@@ -12,6 +12,7 @@ from engine.cuda.draw_table import DrawTable
 from engine.cuda.kernels.draw import FULL, PLAIN, DrawLanes, launch_draw
 from engine.cuda.kernels.draw_config import DrawConfig
 from engine.sampling.choice import SampleLane
+from engine.sampling.masks import LaneMasks
 from engine.sampling.params import SamplingParams
 from engine.sampling.plan import make_plan
 from engine.sampling.state import SamplerState
@@ -20,6 +21,10 @@ from engine.sampling.torch_choice import TorchChoice
 V = 150
 PROMPT = (1, 2, 3, 2)
 EOS = (5,)
+SMALL = DrawConfig(block=64, peak=16, capacity=64, gathered=4, tile=64, lane_warps=4)
+"""Several chunks, peaks and tiles of a small vocabulary."""
+WIDE = DrawConfig(block=256, peak=16, capacity=256, gathered=16, tile=256, lane_warps=4)
+"""One chunk; quicker to interpret."""
 Floats = npt.NDArray[np.float32]
 
 
@@ -39,12 +44,16 @@ class DrawBench:
     Attributes:
         reference: Where torch chooses, on the CPU.
         state: Where kernels do.
+        seen: Logits of the last draw, as kernels left them.
     """
 
-    def __init__(self, batch: Sequence[SamplingParams], device: torch.device, *, seed: int = 0) -> None:
+    def __init__(
+        self, batch: Sequence[SamplingParams], device: torch.device, *, seed: int = 0, config: DrawConfig = SMALL
+    ) -> None:
         self.reference = SamplerState(num_rows=len(batch), vocab_size=V, device=torch.device("cpu"))
         self.state = SamplerState(num_rows=len(batch), vocab_size=V, device=device)
-        self.table = DrawTable(self.state)
+        self.table = DrawTable(self.state, config=config)
+        self.seen: Floats = np.empty((0, V), np.float32)
         self.num_outputs = [2] * len(batch)
         self._batch = batch
         self._torch = TorchChoice(self.reference)
@@ -58,12 +67,12 @@ class DrawBench:
             )
         self.num_outputs[row] = 2
 
-    def expected(self, logits: Floats) -> list[int]:
+    def expected(self, logits: Floats, masks: LaneMasks | None = None) -> list[int]:
         """What torch chooses; counts as a step of the reference alone."""
         plan = make_plan(self.reference, range(len(self._batch)))
-        return self._torch.choose(torch.from_numpy(logits.copy()), plan, self.lanes(), None).tolist()
+        return self._torch.choose(torch.from_numpy(logits.copy()), plan, self.lanes(), masks).tolist()
 
-    def drawn(self, logits: Floats, *, padding: int = 1, block: int = 64) -> list[int]:
+    def drawn(self, logits: Floats, *, padding: int = 1) -> list[int]:
         """What kernels choose."""
         num_rows = len(self._batch)
         rows, lanes = list(range(num_rows)), num_rows + padding
@@ -84,9 +93,9 @@ class DrawBench:
             num_lanes=lanes,
             form=PLAIN if self.table.is_plain(rows) else FULL,
             pdl=False,
-            config=DrawConfig(block, 4, 4),
         )
         assert out[num_rows:].tolist() == [-1] * padding
+        self.seen = on_device[:num_rows].cpu().numpy()
         return out[:num_rows].tolist()
 
     def lanes(self) -> list[SampleLane]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cuda.kernels.draw import PLAIN, DrawLanes, launch_draw
-from tests.engine.cuda.draw_benches import DrawBench, V, logits_like, params
+from tests.engine.cuda.draw_benches import WIDE, DrawBench, V, logits_like, params
 
 PLAIN_BATCH = [params(temperature=t) for t in (0.0, 0.01, 0.5, 1.0, 2.0)] + [params(top_k=1), params(top_p=0.0)]
 
@@ -45,8 +45,8 @@ def test_broken_logits_choose_as_torch_does(device: torch.device, seed: int, spr
     logits = logits_like(seed, len(PLAIN_BATCH), spread=spread)
     broken = rng.choice([np.nan, np.inf, -np.inf, -1e9], logits.shape, p=[0.3, 0.01, 0.59, 0.1])
     logits = np.where(rng.random(logits.shape) < share, broken, logits).astype(np.float32)
-    bench = DrawBench(PLAIN_BATCH, device, seed=seed)
-    assert bench.drawn(logits, block=256) == bench.expected(logits)
+    bench = DrawBench(PLAIN_BATCH, device, seed=seed, config=WIDE)
+    assert bench.drawn(logits) == bench.expected(logits)
 
 
 def test_tokens_whose_scores_differ_in_the_last_bits_of_float32_alone_are_told_apart(device: torch.device) -> None:
