@@ -2,6 +2,7 @@
 
 python -m loadtests.run --concurrency 8 --requests 64          closed loop: 8 clients, each at once with the next
 python -m loadtests.run --rate 4 --requests 200                open loop: Poisson arrivals, 4 a second
+python -m loadtests.run --concurrency 256 --processes 4        clients in four processes, for servers faster than one
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from loadtests.client import Target, complete
@@ -35,6 +39,46 @@ async def closed_loop(target: Target, workload: Workload, concurrency: int) -> l
     return outcomes
 
 
+def closed_loop_in_processes(target: Target, workload: Workload, concurrency: int, num_processes: int) -> list[Outcome]:
+    """A closed loop whose clients are spread over processes; their times are of one clock.
+
+    Args:
+        target: The server.
+        workload: What all of them ask together.
+        concurrency: Clients in all.
+        num_processes: At most as many as clients.
+    """
+    with ProcessPoolExecutor(num_processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(_nothing, range(num_processes)))  # started and imported before any clock runs
+        parts = [
+            pool.submit(
+                _closed_loop_alone,
+                target,
+                replace(
+                    workload,
+                    num_requests=_share(workload.num_requests, number, num_processes),
+                    seed=workload.seed + 7919 * number,
+                ),
+                _share(concurrency, number, num_processes),
+            )
+            for number in range(num_processes)
+        ]
+        return [outcome for part in parts for outcome in part.result()]
+
+
+def _closed_loop_alone(target: Target, workload: Workload, concurrency: int) -> list[Outcome]:
+    return asyncio.run(closed_loop(target, workload, concurrency))
+
+
+def _share(number: int, part: int, num_parts: int) -> int:
+    """Of a number, what one of nearly equal parts gets."""
+    return number // num_parts + (part < number % num_parts)
+
+
+def _nothing(_: int) -> None:
+    """Work for a process that is to be started."""
+
+
 async def open_loop(target: Target, workload: Workload) -> list[Outcome]:
     """Sends each request at its arrival time, whether or not earlier ones have been answered."""
     start = time.perf_counter()
@@ -47,11 +91,13 @@ async def open_loop(target: Target, workload: Workload) -> list[Outcome]:
     return [task.result() for task in tasks]
 
 
-async def run_workload(target: Target, workload: Workload, concurrency: int) -> list[Outcome]:
+def run_workload(target: Target, workload: Workload, concurrency: int, num_processes: int = 1) -> list[Outcome]:
     """Open loop if the workload has a rate, else closed."""
     if workload.rate is not None:
-        return await open_loop(target, workload)
-    return await closed_loop(target, workload, concurrency)
+        return asyncio.run(open_loop(target, workload))
+    if min(concurrency, num_processes) > 1:
+        return closed_loop_in_processes(target, workload, concurrency, min(concurrency, num_processes))
+    return asyncio.run(closed_loop(target, workload, concurrency))
 
 
 @contextlib.contextmanager
@@ -83,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtests.run", description="Measure a server under load.")
     add_target_options(parser)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32], help="closed loop: clients")
+    parser.add_argument("--processes", type=int, default=1, help="closed loop: processes the clients are spread over")
     parser.add_argument("--rate", type=float, help="open loop: requests per second (Poisson)")
     parser.add_argument("--requests", type=int, help="requests of a run; default: four a client, at least 8")
     parser.add_argument("--prompt", type=Lengths.parse, default=Lengths.parse("128"), help="tokens: N or LOW:HIGH")
@@ -111,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 shared_prefix=options.shared_prefix,
                 seed=options.seed + concurrency,
             )
-            summary = summarize(asyncio.run(run_workload(target, workload, concurrency)), slo)
+            summary = summarize(run_workload(target, workload, concurrency, options.processes), slo)
             how = f"{options.rate:g} requests/s (Poisson)" if options.rate is not None else f"{concurrency} clients"
             tables += [latency_table(summary, how), throughput_table(summary)]
             runs.append({"rate": options.rate, "concurrency": concurrency or None, **summary.to_json()})
