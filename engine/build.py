@@ -144,6 +144,8 @@ class _Loaded:
 
 def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) -> _Loaded:
     is_native = placement.step.is_native
+    if placement.device.type == "cuda":
+        keep_kernels(config.kernel_dir)  # before a library that compiles any is loaded
     if placement.step.is_cuda:
         return _load_cuda(checkpoint, config, placement)
     dtype = torch.bfloat16 if is_native else placement.dtype
@@ -163,7 +165,6 @@ def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) ->
 
 
 def _load_cuda(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) -> _Loaded:
-    keep_kernels()
     from engine.cuda.decoder import load_cuda  # only where Triton is known to be there
 
     device, dtype = placement.device, placement.dtype

@@ -90,6 +90,7 @@ class EngineConfig:
         seed: Draws the seeds of requests that bring none; None takes one from the system.
         check_integrity: Verify the KV bookkeeping whenever the engine falls idle (tests).
         adapters: Adapters that requests can name.
+        kernel_dir: Directory for GPU kernels that are compiled on first use; None is below `WYE_HOME`.
     """
 
     model: str
@@ -104,3 +105,4 @@ class EngineConfig:
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     adapters: tuple[AdapterSource, ...] = ()
+    kernel_dir: str | None = None

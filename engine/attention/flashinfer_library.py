@@ -8,9 +8,11 @@ one module a form of kernel with `plan` and `paged_run`, which is what is used h
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
@@ -122,6 +124,44 @@ class FlashInfer:
                 f"(it needs nvcc of CUDA {torch.version.cuda} on PATH or in CUDA_HOME, ninja and a C++ compiler): "
                 f"{_last_line(error)}"
             ) from error
+
+
+def describe_flashinfer() -> tuple[bool, str]:
+    """What the installed library can do here.
+
+    Returns:
+        Whether its kernels are or can be compiled, and what there is to say, for people.
+
+    Raises:
+        ImportError: It does not load.
+    """
+    keep_kernels()
+    import flashinfer
+    from flashinfer.jit import cpp_ext, env
+
+    if flashinfer.__version__ != VERSION:
+        return False, f"the attention backend is made for version {VERSION} and refuses others"
+    families = "prefill by FlashAttention-3 on Hopper, all else by FlashAttention-2; no int8 or fp8 K and V"
+    if env.has_flashinfer_jit_cache():
+        return True, f"loads, with kernels compiled ahead; {families}"
+    try:
+        compiler = Path(cpp_ext.get_cuda_path()) / "bin" / "nvcc"
+        missing = [str(tool) for tool in (compiler, "ninja", "c++") if shutil.which(tool) is None]
+        found = cpp_ext.get_cuda_version()
+    except (RuntimeError, OSError) as error:
+        missing, found = [_last_line(error)], None
+    if missing:
+        return False, f"loads, but cannot compile its kernels, as it does on first use: {', '.join(missing)} not found"
+    wanted = torch.version.cuda
+    if wanted is not None and found is not None and str(found).split(".")[0] != wanted.split(".")[0]:
+        return (
+            False,
+            f"loads, but would compile its kernels with nvcc {found} for a torch of CUDA {wanted}: set CUDA_HOME",
+        )
+    return (
+        True,
+        f"loads; nvcc {found} compiles kernels on first use, kept in {env.FLASHINFER_WORKSPACE_DIR}; {families}",
+    )
 
 
 def _arguments(form: Form) -> tuple[Any, ...]:

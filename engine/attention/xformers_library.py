@@ -163,6 +163,36 @@ class XFormers:
         return kind(q_seqinfo=queries, k_seqinfo=keys, block_tables=lanes.tables, page_size=page_size)
 
 
+def describe_xformers() -> tuple[bool, str]:
+    """What of the installed library works here.
+
+    Returns:
+        Whether all of it loads, and what there is to say, for people.
+
+    Raises:
+        ImportError: It does not load at all.
+    """
+    import xformers
+    from xformers import _cpp_lib
+    from xformers.ops import fmha
+
+    error = getattr(_cpp_lib, "_cpp_library_load_exception", None)
+    usable = sorted({op.NAME for op in fmha.ALL_FW_OPS if op.is_available()})
+    note = "loads"
+    if error is not None:
+        reason = " ".join(str(error).split())[:200]
+        note = f"its C++/CUDA part does not load ({reason}), and its own entry points refuse all attention"
+    if xformers.__version__ != VERSION:
+        return False, f"{note}; the attention backend is made for version {VERSION} and refuses others"
+    if "triton_splitKF" not in usable:
+        return False, f"{note}; its Triton split-K kernel, which the attention backend uses, finds no Triton or no GPU"
+    works = (
+        "the attention backend works, by its Triton split-K kernel alone: decoding, prefill in blocks of "
+        f"{MAX_ROWS} rows, windows and masks; pages of {LEAST_PAGE} tokens or a multiple, no int8 or fp8 K and V"
+    )
+    return error is None, f"{note}; {works}; operators that can run: {', '.join(usable)}"
+
+
 def _hides(_: logging.LogRecord) -> bool:
     """A filter that lets nothing through."""
     return False

@@ -221,6 +221,7 @@ def serve(
     Every gateway setting is also an environment variable, see docs/settings.md. Ctrl-C lets running requests finish.
     """
     from engine.config import EngineConfig, KVConfig, ParallelConfig, SchedulingConfig
+    from engine.cuda.caches import kernels_directory
 
     if kv_bytes is not None and kv_pages is not None:
         raise typer.BadParameter("--kv-bytes and --kv-pages exclude each other")
@@ -257,6 +258,7 @@ def serve(
             scheduling=SchedulingConfig(max_num_seqs=max_num_seqs, max_batch_tokens=max_batch_tokens),
             parallel=ParallelConfig(num_threads=threads),
             adapters=_adapters(settings),
+            kernel_dir=str(kernels_directory(home.expanduser())),
         )
         if not settings.model_names:
             settings = settings.model_copy(update={"model_names": (name,)})

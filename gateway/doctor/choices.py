@@ -62,7 +62,12 @@ def examine_choices(report: Report) -> None:
 
         placement = place(EngineConfig(model=""))
         choice = choose_backend("auto", placement.device)
-        others = [name for name in sorted(BACKENDS) if name != choice.backend.name]
+        kind = placement.device.type
+        others = [
+            name
+            for name, row in sorted(BACKENDS.items())
+            if name != choice.backend.name and (row.devices is None or kind in row.devices)
+        ]
     except Exception as error:  # whatever is broken is broken for the engine too
         meaning = f"{type(error).__name__}: {error}"
         report.add("choices", {"engine": "does not load"}, [Finding("problem", "engine", meaning)])

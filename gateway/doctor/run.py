@@ -18,7 +18,7 @@ def examine(home: Path) -> Report:
     devices = Report()
     has_cuda = examine_devices(devices)
     report = Report()
-    examine_software(report, has_cuda=has_cuda)
+    examine_software(report, home, has_cuda=has_cuda)
     examine_machine(report)
     report.sections += devices.sections
     report.findings += devices.findings

@@ -13,11 +13,13 @@ import pytest
 from engine.native import library
 from engine.native.building.record import BuildRecord
 from engine.native.library import NativeStatus
-from gateway.doctor import software
+from gateway.doctor import kernels, software
+from gateway.doctor.kernels import Probe
 from gateway.doctor.native import examine_native
 from gateway.doctor.report import Finding, Report
 from gateway.doctor.run import examine
 
+ROOT = Path(__file__).parents[2]
 BUILT = BuildRecord(built=True, compiler="g++ 12", forms=("avx2", "avx512"), left_out=("amx",), sources="other")
 BLOCKER = """
 import importlib.abc, importlib.metadata, sys
@@ -76,28 +78,30 @@ def test_it_runs_without_torch_and_calls_that_a_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "loads", "note"),
+    ("code", "found"),
     [
-        ("", True, "loads"),
-        ("note = 'fine'", True, "fine"),
-        ("note, impaired = 'half of it loads', True", False, "half of it loads"),
-        ("import no_such_library", False, "does not load: ModuleNotFoundError: No module named 'no_such_library'"),
-        ("import os; os.abort()", False, "crashes while loading (signal 6)"),
+        ("", Probe("whole", "loads")),
+        ("note = 'fine'", Probe("whole", "fine")),
+        ("note, is_whole = 'half of it loads', False", Probe("impaired", "half of it loads")),
+        (
+            "import no_such_library",
+            Probe("broken", "does not load: ModuleNotFoundError: No module named 'no_such_library'"),
+        ),
+        ("import os; os.abort()", Probe("broken", "crashes while loading (signal 6)")),
     ],
 )
 def test_a_library_is_loaded_elsewhere_and_its_failure_is_quoted(
-    monkeypatch: pytest.MonkeyPatch, code: str, loads: bool, note: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, found: Probe
 ) -> None:
-    monkeypatch.setitem(software.PROBES, "triton", code)
-    assert software.probe("triton") == (loads, note)
+    monkeypatch.setitem(kernels.PROBES, "triton", code)
+    assert kernels.probe("triton", tmp_path) == found
 
 
-def test_an_xformers_whose_compiled_part_does_not_load_says_why_and_what_still_works(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    package = tmp_path / "xformers"
+def pretend_xformers(directory: Path, version: str, operators: str) -> None:
+    """A package like xformers with a compiled part for another CUDA."""
+    package = directory / "xformers"
     (package / "ops").mkdir(parents=True)
-    (package / "__init__.py").touch()
+    (package / "__init__.py").write_text(f"__version__ = {version!r}")
     (package / "_cpp_lib.py").write_text(
         "_cpp_library_load_exception = OSError('built for:\\n  PyTorch 2.10 with CUDA 12.8')"
     )
@@ -106,32 +110,116 @@ def test_an_xformers_whose_compiled_part_does_not_load_says_why_and_what_still_w
         "class Op:\n"
         "    def __init__(self, name, works): self.NAME, self.works = name, works\n"
         "    def is_available(self): return self.works\n"
-        "ALL_FW_OPS = [Op('cutlassF', False), Op('triton_splitKF', True)]\n"
+        f"ALL_FW_OPS = [{operators}]\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert software.probe("xformers") == (
-        False,
-        "its C++/CUDA part does not load (built for: PyTorch 2.10 with CUDA 12.8); "
-        "attention operators that can run: triton_splitKF",
+
+
+def test_an_xformers_whose_compiled_part_does_not_load_says_why_and_what_still_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend_xformers(tmp_path, "0.0.35", "Op('cutlassF', False), Op('triton_splitKF', True)")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    found = kernels.probe("xformers", tmp_path)
+    assert found.state == "impaired"
+    assert found.note.startswith(
+        "its C++/CUDA part does not load (built for: PyTorch 2.10 with CUDA 12.8), and its own entry points refuse all "
+        "attention; the attention backend works, by its Triton split-K kernel alone: decoding, prefill in blocks of 16"
     )
+    assert found.note.endswith("operators that can run: triton_splitKF")
+
+
+@pytest.mark.parametrize(
+    ("version", "operators", "meaning"),
+    [
+        ("0.0.99", "Op('triton_splitKF', True)", "made for version 0.0.35 and refuses others"),
+        ("0.0.35", "Op('triton_splitKF', False)", "finds no Triton or no GPU"),
+    ],
+)
+def test_an_xformers_that_the_backend_cannot_use_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, operators: str, meaning: str
+) -> None:
+    pretend_xformers(tmp_path, version, operators)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    found = kernels.probe("xformers", tmp_path)
+    assert found.state == "impaired"
+    assert meaning in found.note
+
+
+@pytest.mark.parametrize(
+    ("version", "compiler", "found", "state", "meaning"),
+    [
+        ("0.6.14", "13.0", "13.0", "whole", "loads; nvcc 13.0 compiles kernels on first use, kept in "),
+        ("0.6.14", "12.8", "13.0", "impaired", "with nvcc 12.8 for a torch of CUDA 13.0: set CUDA_HOME"),
+        ("0.6.14", None, "13.0", "impaired", "cannot compile its kernels, as it does on first use: "),
+        ("0.7.0", "13.0", "13.0", "impaired", "made for version 0.6.14 and refuses others"),
+    ],
+)
+def test_a_flashinfer_says_whether_it_can_compile_its_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    version: str,
+    compiler: str | None,
+    found: str,
+    state: str,
+    meaning: str,
+) -> None:
+    package, tools = tmp_path / "flashinfer", tmp_path / "bin"
+    (package / "jit").mkdir(parents=True)
+    tools.mkdir()
+    for tool in ("nvcc", "ninja", "c++"):
+        if tool != "nvcc" or compiler is not None:
+            (tools / tool).write_text("#!/bin/sh\n")
+            (tools / tool).chmod(0o755)
+    (package / "__init__.py").write_text(f"__version__ = {version!r}")
+    (package / "jit" / "__init__.py").touch()
+    (package / "jit" / "env.py").write_text(
+        "import os\nFLASHINFER_WORKSPACE_DIR = os.environ['FLASHINFER_WORKSPACE_BASE']\n"
+        "def has_flashinfer_jit_cache(): return False\n"
+    )
+    (package / "jit" / "cpp_ext.py").write_text(
+        f"import torch\ntorch.version.cuda = {found!r}\n"
+        f"def get_cuda_path(): return {str(tmp_path)!r}\ndef get_cuda_version(): return {compiler!r}\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.delenv("FLASHINFER_WORKSPACE_BASE", raising=False)
+    probed = kernels.probe("flashinfer", tmp_path / "home")
+    assert probed.state == state
+    assert meaning in probed.note
+    assert state == "impaired" or str(tmp_path / "home" / "kernels") in probed.note
 
 
 def test_missing_kernels_are_a_notice_only_where_a_gpu_could_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "installed", lambda package: None if package in {"triton", "xformers"} else "1.0")
-    monkeypatch.setattr(software, "probe", lambda package: (False, "ImportError: wrong CUDA"))
+    monkeypatch.setattr(kernels, "installed", lambda package: None if package in {"triton", "xformers"} else "1.0")
+    monkeypatch.setattr(kernels, "probe", lambda package, home: Probe("broken", "ImportError: wrong CUDA"))
     for has_cuda in (True, False):
         report = Report()
-        software.examine_software(report, has_cuda=has_cuda)
-        noticed = {finding.subject for finding in report.findings}
-        assert noticed == ({"triton", "flashinfer", "xformers"} if has_cuda else set())
+        software.examine_software(report, Path(), has_cuda=has_cuda)
+        noticed = {finding.subject: finding.meaning for finding in report.findings}
+        assert set(noticed) == ({"triton", "flashinfer", "xformers"} if has_cuda else set())
         assert report.is_healthy
+    assert report.as_json()["optional kernels"] == {
+        "triton": "not installed",
+        "flashinfer": "1.0, ImportError: wrong CUDA",
+        "xformers": "not installed",
+    }
+
+
+def test_a_library_of_which_a_part_works_is_noticed_without_advice_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernels, "installed", lambda _: "1.0")
+    monkeypatch.setattr(kernels, "probe", lambda *_: Probe("impaired", "half of it works"))
+    report = Report()
+    kernels.examine_kernels(report, Path(), has_cuda=True)
+    assert {finding.meaning for finding in report.findings} == {"half of it works"}
 
 
 def test_a_missing_package_is_a_problem_and_says_what_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "installed", lambda package: None if package == "fastapi" else "1.0")
-    monkeypatch.setattr(software, "probe", lambda package: (True, ""))
+    monkeypatch.setattr(kernels, "probe", lambda package, home: Probe("whole", ""))
     report = Report()
-    software.examine_software(report, has_cuda=False)
+    software.examine_software(report, Path(), has_cuda=False)
     assert report.findings == [Finding("problem", "fastapi", "`wye serve` and `wye models` need it")]
     assert not report.is_healthy
     assert "problem: fastapi" in report.as_text()
