@@ -29,6 +29,19 @@ def test_a_closed_loop_keeps_its_number_of_clients(token_server: tuple[TokenServ
     assert server.most_open == 3
 
 
+def test_clients_in_several_processes_keep_their_number_together(
+    token_server: tuple[TokenServer, str], tmp_path: Path
+) -> None:
+    server, url = token_server
+    path = tmp_path / "run.json"
+    sizes = ["--concurrency", "3", "--processes", "2", "--requests", "9", "--prompt", "4", "--output", "3"]
+    assert run.main(["--url", url, "--model", "m", *sizes, "--json", str(path)]) == 0
+    (result,) = json.loads(path.read_text(encoding="utf-8"))["runs"]
+    assert (result["concurrency"], result["num_requests"], result["num_failed"]) == (3, 9, 0)
+    assert 0 < server.most_open <= 3
+    assert result["output_tokens_per_s"] > 0
+
+
 def test_an_open_loop_sends_every_request(token_server: tuple[TokenServer, str], tmp_path: Path) -> None:
     server, url = token_server
     path = tmp_path / "run.json"
