@@ -161,7 +161,7 @@ def _decode_attention(
                 total = tl.where(is_last, total + 1.0, total)
                 mixed = value.to(tl.float32)
             seen = visible[None, :] & own_head
-            peak, total, mixed = attend(query, tile_keys, tile_values, seen, scale, peak, total, mixed, True)
+            peak, total, mixed = attend(query, tile_keys, tile_values, seen, scale, peak, total, mixed)
 
         if SPLITS == 1:  # noqa: SIM114  # known when compiled: nothing of what follows is
             tl.store(at, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=row_kept)
@@ -232,7 +232,7 @@ def decode_attention(
     if num_kv_heads % config.heads or config.heads & (config.heads - 1):
         raise ValueError(f"{config.heads} heads a program do not divide {num_kv_heads} as a power of two")
     taken = config.heads * num_heads // num_kv_heads
-    merge_rows, width = triton.next_power_of_2(taken), triton.next_power_of_2(head_dim)
+    merge_rows, width = triton.next_power_of_2(taken), max(16, triton.next_power_of_2(head_dim))
     _decode_attention[(config.splits, num_kv_heads // config.heads, num_lanes)](
         qkv,
         positions,

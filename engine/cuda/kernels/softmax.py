@@ -18,12 +18,18 @@ LOWEST = tl.constexpr(-1e30)
 
 @triton.jit
 def load_rows(base_ptr, offsets, visible, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows of D numbers at `offsets` [C], padded to WIDTH; zeros where a row is not visible."""
+    """Rows of D numbers at `offsets` [C], padded to WIDTH; zeros where a row is not visible (None: all are)."""
     dims = tl.arange(0, WIDTH)
-    keep = visible[:, None]
-    if D < WIDTH:
-        keep = keep & (dims < D)[None, :]
-    return tl.load(base_ptr + offsets[:, None] + dims[None, :], mask=keep, other=0.0)
+    at = base_ptr + offsets[:, None] + dims[None, :]
+    if visible is None:
+        if D == WIDTH:
+            return tl.load(at)
+        else:
+            return tl.load(at, mask=(dims < D)[None, :], other=0.0)
+    elif D == WIDTH:
+        return tl.load(at, mask=visible[:, None], other=0.0)
+    else:
+        return tl.load(at, mask=visible[:, None] & (dims < D)[None, :], other=0.0)
 
 
 @triton.jit
@@ -36,26 +42,34 @@ def product(left, right, total):
 
 
 @triton.jit
-def attend(query, keys, values, visible, scale, peak, total, mixed, MASKED: tl.constexpr):
+def score(query, keys):
+    """Scores of rows [N, D] with keys [C, D], without the factor: [N, C] float32."""
+    return product(query, tl.trans(keys), tl.zeros([query.shape[0], keys.shape[0]], tl.float32))
+
+
+@triton.jit
+def fold(scores, values, scale, peak, total, mixed):
     """Folds one tile into the rows' state.
 
     Args:
-        query: [N, D].
-        keys, values: [C, D].
-        visible: [N, C] or [1, C], what each row sees; anything without MASKED.
-        scale: Factor on the scores, times log2(e).
+        scores: [N, C] float32, minus infinity where a row sees nothing.
+        values: [C, D].
+        scale: Factor on the scores, times log2(e); positive.
         peak, total, mixed: [N], [N] and [N, D] float32.
-        MASKED: Whether `visible` counts.
     """
-    scores = product(query, tl.trans(keys), tl.zeros([query.shape[0], keys.shape[0]], tl.float32)) * scale
-    if MASKED:
-        scores = tl.where(visible, scores, float("-inf"))
-    highest = tl.maximum(peak, tl.max(scores, 1))
-    weights = tl.exp2(scores - highest[:, None])
+    highest = tl.maximum(peak, tl.max(scores, 1) * scale)
+    weights = tl.exp2(scores * scale - highest[:, None])
     shrink = tl.exp2(peak - highest)
     total = total * shrink + tl.sum(weights, 1)
     mixed = product(weights.to(values.dtype), values, mixed * shrink[:, None])
     return highest, total, mixed
+
+
+@triton.jit
+def attend(query, keys, values, visible, scale, peak, total, mixed):
+    """Folds one tile of keys, of which each row sees those `visible` [N, C] or [1, C], into the rows' state."""
+    scores = tl.where(visible, score(query, keys), float("-inf"))
+    return fold(scores, values, scale, peak, total, mixed)
 
 
 @triton.jit
@@ -102,20 +116,21 @@ def merge_parts(
         ONCE: Parts loaded at a time, a power of two, at most PARTS.
     """
     dims = tl.arange(0, WIDTH)
-    part = tl.arange(0, PARTS)
-    at = sums_ptr + part[:, None] * stride + rows[None, :]
-    sums = tl.load(at, mask=(part < num_parts)[:, None] & keep[None, :], other=LOWEST, cache_modifier=".cg")
-    peak = tl.max(sums, 0)
-    total = tl.sum(tl.exp2(sums - peak[None, :]), 0)
+    any_part = tl.arange(0, PARTS)
+    all_there = (any_part < num_parts)[:, None] & keep[None, :]
+    all_at = sums_ptr + any_part[:, None] * stride + rows[None, :]
+    all_sums = tl.load(all_at, mask=all_there, other=LOWEST, cache_modifier=".cg")
+    peak = tl.max(all_sums, 0)
+    total = tl.sum(tl.exp2(all_sums - peak[None, :]), 0)
     merged = tl.zeros([rows.shape[0], WIDTH], tl.float32)
-    for first in tl.static_range(0, PARTS, ONCE):
+    for first in tl.range(0, num_parts, ONCE):
         part = first + tl.arange(0, ONCE)
         there = (part < num_parts)[:, None] & keep[None, :]
         sums = tl.load(
             sums_ptr + part[:, None] * stride + rows[None, :], mask=there, other=LOWEST, cache_modifier=".cg"
         )
         at = parts_ptr + (part[:, None, None] * stride + rows[None, :, None]) * D + dims[None, None, :]
-        there = there[:, :, None] & (dims < D)[None, None, :]
-        mixes = tl.load(at, mask=there, other=0.0, cache_modifier=".cg").to(tl.float32)
+        kept = there[:, :, None] & (dims < D)[None, None, :]
+        mixes = tl.load(at, mask=kept, other=0.0, cache_modifier=".cg").to(tl.float32)
         merged += tl.sum(mixes * tl.exp2(sums - peak[None, :])[:, :, None], 0)
     return merged / total[:, None]

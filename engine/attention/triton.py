@@ -1,0 +1,200 @@
+"""Paged attention by kernels of our own for NVIDIA GPUs, for any mix of lanes.
+
+Lanes are sorted into launches by what suits them: single tokens, a few tokens, and many; those with a mask apart. What
+is computed by whom is worked out once a step and goes to the device in one copy, for which nobody waits.
+
+Letters: T tokens, H query heads, G key/value heads, D head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from engine.attention.backend import LaneLayout
+from engine.attention.pieces_of_work import Cut, CutLanes, cut_pieces
+from engine.attention.tables import Counts
+from engine.cuda.kernels.paged_attention import MOST_PARTS, Pieces, TileConfig, paged_attention
+from engine.kv.storage import KVStorage
+
+_PROGRAMS_PER_PROCESSOR = 2
+
+_LEAST_PART_TOKENS = 256
+"""A part shorter than this costs more than it saves."""
+
+_FEW_ROWS = 64
+"""Rows of queries up to which a lane gets a small tile."""
+
+_ALIGNMENT = 4
+"""Numbers to which parts of the upload are aligned, so that kernels may take 16 bytes at a time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """One launch of the kernel in each layer."""
+
+    pieces: Pieces
+    config: TileConfig
+
+
+@dataclass(kw_only=True, slots=True)
+class TritonPlan:
+    """One step; cut at the first layer, which alone knows how many heads share keys.
+
+    Attributes:
+        layout: The step.
+        storage: K and V, for its shape and dtype.
+        counters: [any] int32 zeros on the device, between kernels.
+    """
+
+    layout: LaneLayout
+    storage: KVStorage
+    processors: int
+    launches: list[Launch] = field(default_factory=list)
+    counters: torch.Tensor | None = None
+
+
+class TritonBackend:
+    """Attention by Triton kernels; see `AttentionBackend`."""
+
+    name = "triton"
+
+    def plan(self, layout: LaneLayout, storage: KVStorage) -> TritonPlan:
+        """Notes the step."""
+        return TritonPlan(layout=layout, storage=storage, processors=_num_processors(storage.device))
+
+    def run(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        storage: KVStorage,
+        plan: TritonPlan,
+        *,
+        scale: float,
+        sliding_window: int | None,
+    ) -> torch.Tensor:
+        """Attends; see `AttentionBackend.run`."""
+        if query.stride()[1:] != (storage.head_dim, 1):
+            query = query.contiguous()
+        if plan.counters is None:
+            _prepare(plan, query.shape[1] // storage.num_kv_heads)
+        assert plan.counters is not None
+        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        for launch in plan.launches:
+            paged_attention(
+                query,
+                storage.layers[layer],
+                launch.pieces,
+                plan.counters,
+                scale,
+                sliding_window,
+                output,
+                config=launch.config,
+            )
+        return output
+
+
+def _num_processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 4  # interpreted, one program after the other
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _prepare(plan: TritonPlan, share: int) -> None:
+    """Cuts the step and sends what is needed to the device."""
+    layout, storage = plan.layout, plan.storage
+    tables = layout.tables
+    device = storage.device
+    rows = tables.query_starts[1:] - tables.query_starts[:-1]
+    masks = layout.masks or [None] * len(rows)
+    masked = np.array([mask is not None for mask in masks], dtype=bool)
+    mask_starts = np.cumsum([0] + [0 if mask is None else mask.numel() for mask in masks])[:-1]
+    sizes = {1: rows == 1, 2: (rows > 1) & (rows * share <= _FEW_ROWS), 3: (rows > 1) & (rows * share > _FEW_ROWS)}
+    found: list[tuple[CutLanes, TileConfig, bool]] = []
+    for is_masked in (False, True):
+        for size, fits in sizes.items():
+            lanes = np.flatnonzero(fits & (masked == is_masked)).astype(np.int32)
+            if len(lanes):
+                config = tile_config(size, len(lanes), share, storage, plan.processors)
+                cut = _cut(config, share, storage, plan.processors, causal=not is_masked)
+                starts = mask_starts[lanes] if is_masked else np.zeros(len(lanes), dtype=np.int64)
+                found.append((cut_pieces(tables, lanes, starts, cut), config, is_masked))
+    uploaded = _upload([tables.pages, *(pieces.fields.reshape(-1) for pieces, _, _ in found)], device)
+    flat_masks = _flat_masks(masks, device) if masked.any() else None
+    for fields, (cut_lanes, config, is_masked) in zip(uploaded[1:], found, strict=True):
+        pieces = Pieces(
+            fields=fields.view(cut_lanes.fields.shape),
+            pages=uploaded[0],
+            masks=flat_masks if is_masked else None,
+            num_parts=cut_lanes.num_parts,
+            num_results=cut_lanes.num_results,
+        )
+        plan.launches.append(Launch(pieces=pieces, config=config))
+    most = max((pieces.num_results for pieces, _, _ in found), default=0)
+    plan.counters = torch.zeros(most * storage.num_kv_heads, dtype=torch.int32, device=device)
+
+
+def tile_config(size: int, num_lanes: int, share: int, storage: KVStorage, processors: int) -> TileConfig:
+    """Chooses a tile.
+
+    Args:
+        size: 1 for lanes of one token, 2 for a few tokens, 3 for many.
+        num_lanes: How many there are of the kind.
+        share: Query heads that share a key/value head.
+        storage: K and V, for its shape and dtype.
+        processors: Of the device.
+    """
+    exact = storage.dtype.itemsize > 2
+    if size == 1:
+        pairs = storage.num_kv_heads % 2 == 0 and share <= 8
+        heads = 2 if pairs and num_lanes * storage.num_kv_heads >= 2 * _PROGRAMS_PER_PROCESSOR * processors else 1
+        rows = max(16, _power(heads * share))
+        return TileConfig(rows=rows, block=(32 if exact else 64) // heads, heads=heads, num_stages=1 if exact else 3)
+    if exact:
+        return TileConfig(rows=max(32, _power(share)), block=32, num_stages=1)
+    if size == 2 or storage.head_dim > 128:
+        return TileConfig(rows=max(_FEW_ROWS, _power(share)), block=64)
+    return TileConfig(rows=128, block=128, num_warps=8)
+
+
+def _cut(config: TileConfig, share: int, storage: KVStorage, processors: int, *, causal: bool) -> Cut:
+    return Cut(
+        tile=config.rows // (config.heads * share),
+        block=config.block,
+        groups=storage.num_kv_heads // config.heads,
+        programs=_PROGRAMS_PER_PROCESSOR * processors,
+        least=max(1, _LEAST_PART_TOKENS // config.block),
+        most_parts=MOST_PARTS,
+        causal=causal,
+    )
+
+
+def _upload(arrays: Sequence[Counts], device: torch.device) -> list[torch.Tensor]:
+    """Copies arrays to the device in one go, without waiting for it: one int32 tensor each."""
+    sizes = [-(-len(array) // _ALIGNMENT) * _ALIGNMENT for array in arrays]
+    packed = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+    target, start = packed.numpy(), 0
+    for array, size in zip(arrays, sizes, strict=True):
+        target[start : start + len(array)] = array
+        start += size
+    moved = packed.to(device, non_blocking=True)
+    starts = accumulate(sizes, initial=0)
+    return [moved[start : start + len(array)] for start, array in zip(starts, arrays, strict=False)]
+
+
+def _flat_masks(masks: Sequence[torch.Tensor | None], device: torch.device) -> torch.Tensor:
+    """All masks one behind the other, as bytes on the device."""
+    parts = [mask.reshape(-1) for mask in masks if mask is not None]
+    flat = torch.cat(parts).view(torch.uint8)
+    if device.type == "cuda" and flat.device.type == "cpu":
+        flat = flat.pin_memory()
+    return flat.to(device, non_blocking=True)
+
+
+def _power(number: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << (number - 1).bit_length()
