@@ -73,7 +73,7 @@ def _finish(
     _store(total, out_ptr, output, num_lanes, N, LANES)
 
 
-@triton.jit(do_not_specialize=["num_lanes"])
+@triton.jit(do_not_specialize=["num_lanes", "steps"])
 def _normed_kernel(
     normed_ptr,
     squares_ptr,
@@ -84,6 +84,7 @@ def _normed_kernel(
     workspace_ptr,
     counters_ptr,
     num_lanes,
+    steps,
     eps,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -103,6 +104,7 @@ def _normed_kernel(
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
     STAGES: tl.constexpr,
+    UNROLLED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """N outputs of a normed product; GATED: of twice as many rows, the upper half of them gated by the lower."""
@@ -131,6 +133,7 @@ def _normed_kernel(
         pointers,
         tiles,
         split,
+        STEPS if UNROLLED else steps,
         K,
         BLOCK_N,
         BLOCK_K,
@@ -187,7 +190,7 @@ def _load_hidden(hidden_ptr, output, num_lanes, N: tl.constexpr, LANES: tl.const
     return tl.load(hidden_ptr + lane * N + output[:, None], mask=keep, other=0.0, cache_modifier=".cg")
 
 
-@triton.jit(do_not_specialize=["num_lanes"])
+@triton.jit(do_not_specialize=["num_lanes", "steps"])
 def _residual_kernel(
     x_ptr,
     weight_ptr,
@@ -199,6 +202,7 @@ def _residual_kernel(
     workspace_ptr,
     counters_ptr,
     num_lanes,
+    steps,
     N: tl.constexpr,
     K: tl.constexpr,
     PARTS: tl.constexpr,
@@ -214,6 +218,7 @@ def _residual_kernel(
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
     STAGES: tl.constexpr,
+    UNROLLED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Adds a product to the residual stream; the norm behind it is half done here."""
@@ -233,7 +238,21 @@ def _residual_kernel(
     if SPLIT_K == 1:  # asked for here, the stream arrives while the product is computed
         before = _load_hidden(hidden_ptr, output, num_lanes, N, LANES)
     total = multiply(
-        x_ptr, pointers, tiles, split, K, BLOCK_N, BLOCK_K, K_SLICES, STEPS, EVEN, PRELOADED, ROWS, LANES, STAGES
+        x_ptr,
+        pointers,
+        tiles,
+        split,
+        STEPS if UNROLLED else steps,
+        K,
+        BLOCK_N,
+        BLOCK_K,
+        K_SLICES,
+        STEPS,
+        EVEN,
+        PRELOADED,
+        ROWS,
+        LANES,
+        STAGES,
     )
     if SPLIT_K == 1:
         if SCALED:
@@ -382,6 +401,7 @@ def residual_matmul(
         workspace,
         counters,
         num_lanes,
+        config.steps(x.shape[1]),
         N=size,
         PARTS=parts,
         SCALED=scale is not None,
@@ -419,6 +439,7 @@ def _launch_normed(
         squares if workspace is None else workspace,
         squares if counters is None else counters,
         num_lanes,
+        config.steps(normed.shape[1]),
         eps,
         N=size,
         PARTS=parts,
@@ -467,6 +488,7 @@ def _cut(config: MatmulConfig, x: torch.Tensor, weight: torch.Tensor, pdl: bool)
         "ROWS": num_rows,
         "LANES": config.lanes(num_rows, weight.dtype),
         "STAGES": config.num_stages,
+        "UNROLLED": config.unrolled,
         "PDL": pdl,
         "num_warps": config.num_warps,
         "launch_pdl": pdl,

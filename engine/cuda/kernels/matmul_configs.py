@@ -47,6 +47,7 @@ class MatmulConfig:
         num_warps: Warps of a program.
         num_stages: Tiles in flight between memory and the multiplication.
         prefetch: What happens before the wait.
+        unrolled: Whether a loop of few steps becomes straight code, which is longer to compile and to fetch.
     """
 
     block_n: int
@@ -56,6 +57,7 @@ class MatmulConfig:
     num_warps: int = 4
     num_stages: int = 4
     prefetch: Prefetch = "none"
+    unrolled: bool = True
 
     def lanes(self, rows: int, dtype: torch.dtype) -> int:
         """Width of the multiplication for buffers of so many rows: warpgroup instructions want sixteen at least."""

@@ -103,6 +103,7 @@ def multiply(
     pointers,
     tiles,
     split,
+    steps,
     K: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -114,7 +115,10 @@ def multiply(
     LANES: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Multiplies a program's part of the weight with all lanes x [ROWS, K]: [N, LANES] float32."""
+    """Multiplies a program's part of the weight with all lanes x [ROWS, K]: [N, LANES] float32.
+
+    `steps` is STEPS, as a constant where the loop is to be unrolled.
+    """
     lane = tl.arange(0, LANES) % ROWS
     lanes_at = weight_pointers(x_ptr, lane, split, K, BLOCK_K, K_SLICES, STEPS)
     if K_SLICES == 1:
@@ -125,7 +129,7 @@ def multiply(
         lanes = load_step(lanes_at, step, split, K, BLOCK_K, K_SLICES, STEPS, EVEN)
         total = multiply_add(tiles[step], lanes, total, K_SLICES)
     if PRELOADED < STEPS:
-        for step in tl.range(PRELOADED, STEPS, num_stages=STAGES):
+        for step in tl.range(PRELOADED, steps, num_stages=STAGES):
             weights = load_step(pointers, step, split, K, BLOCK_K, K_SLICES, STEPS, EVEN)
             lanes = load_step(lanes_at, step, split, K, BLOCK_K, K_SLICES, STEPS, EVEN)
             total = multiply_add(weights, lanes, total, K_SLICES)

@@ -20,7 +20,7 @@ CUTS = [
     MatmulConfig(64, 64, prefetch="l2"),
     MatmulConfig(16, 64, k_slices=2, prefetch="registers"),
     MatmulConfig(16, 64, k_slices=4, split_k=2, prefetch="registers"),
-    MatmulConfig(32, 64, split_k=3, num_stages=2),
+    MatmulConfig(32, 64, split_k=3, num_stages=2, unrolled=False),
 ]
 """Each way to cut K; with 576 columns some of them leave the last step partly empty."""
 
