@@ -12,6 +12,7 @@ from engine.attention.cpu import CpuBackend
 from engine.attention.flashinfer import FlashInferBackend
 from engine.attention.sdpa import SdpaBackend
 from engine.attention.xformers import XFormersBackend
+from engine.cuda.status import cuda_status
 from engine.errors import ModelLoadError
 
 
@@ -23,22 +24,39 @@ class BackendRow:
         make: Builds it.
         devices: Device types it runs on; None means any.
         reads_quantized: It reads K and V that are kept as int8 or fp8 (`engine.quantization`).
+        refusal: Why it does not run on a device of those types; None if it does.
     """
 
     make: Callable[[], AttentionBackend]
     devices: tuple[str, ...] | None = None
     reads_quantized: bool = False
+    refusal: Callable[[torch.device], str | None] = lambda device: None
+
+
+def _make_triton() -> AttentionBackend:
+    from engine.attention.triton import TritonBackend  # not where there is no Triton
+
+    return TritonBackend()
+
+
+def _triton_refusal(device: torch.device) -> str | None:
+    status = cuda_status(device)
+    return None if status.available else status.reason
 
 
 BACKENDS: dict[str, BackendRow] = {
     "cpu": BackendRow(make=CpuBackend, devices=("cpu",)),
     "flashinfer": BackendRow(make=FlashInferBackend, devices=("cuda",)),
     "sdpa": BackendRow(make=SdpaBackend, reads_quantized=True),
+    "triton": BackendRow(make=_make_triton, devices=("cuda",), refusal=_triton_refusal),
     "xformers": BackendRow(make=XFormersBackend, devices=("cuda",)),
 }
 """Every backend by its name."""
 
-_PREFERRED = {"cpu": ("cpu", "reads pages in place with torch's flash kernel")}
+_PREFERRED = {
+    "cpu": ("cpu", "reads pages in place with torch's flash kernel"),
+    "cuda": ("triton", "kernels of our own, compiled when first used"),
+}
 _FALLBACK = ("sdpa", "runs on any device")
 _QUANTIZED_FALLBACK = ("sdpa", "reads quantized K and V on any device")
 
@@ -67,9 +85,13 @@ def choose_backend(name: str, device: torch.device | str, *, quantized_kv: bool 
     Raises:
         ModelLoadError: The name is unknown, or that backend does not run on the device, or not with such K and V.
     """
-    kind = torch.device(device).type
+    device = torch.device(device)
+    kind = device.type
     if name == "auto":
         preferred, reason = _PREFERRED.get(kind, _FALLBACK)
+        refusal = BACKENDS[preferred].refusal(device)
+        if refusal is not None:
+            preferred, reason = _FALLBACK[0], f"{_FALLBACK[1]}; not {preferred}, since {refusal}"
         if quantized_kv and not BACKENDS[preferred].reads_quantized:
             preferred, reason = _QUANTIZED_FALLBACK
         return BackendChoice(backend=BACKENDS[preferred].make(), reason=f"best for {kind}: {reason}")
@@ -78,6 +100,9 @@ def choose_backend(name: str, device: torch.device | str, *, quantized_kv: bool 
         raise ModelLoadError(f"attention backend {name!r} is unknown; there are auto, {', '.join(sorted(BACKENDS))}")
     if row.devices is not None and kind not in row.devices:
         raise ModelLoadError(f"attention backend {name!r} runs on {', '.join(row.devices)}, not on {kind}")
+    refusal = row.refusal(device)
+    if refusal is not None:
+        raise ModelLoadError(f"attention backend {name!r} does not run on {device}: {refusal}")
     if quantized_kv and not row.reads_quantized:
         able = ", ".join(sorted(name for name, each in BACKENDS.items() if each.reads_quantized))
         raise ModelLoadError(f"attention backend {name!r} does not read K and V kept as int8 or fp8; there are {able}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from engine.attention import select
 from engine.attention.select import BACKENDS, choose_backend, select_backend
+from engine.cuda.status import CudaStatus
 from engine.errors import ModelLoadError
 
 
@@ -12,6 +14,21 @@ def test_auto_takes_the_best_of_the_device_and_says_why() -> None:
     assert choose_backend("auto", "cpu").backend.name == "cpu"
     assert "cpu" in choose_backend("auto", "cpu").reason
     assert choose_backend("auto", "cuda:0").backend.name == "sdpa"
+
+
+def test_where_triton_runs_auto_takes_it_and_elsewhere_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(status: CudaStatus) -> None:
+        monkeypatch.setattr(select, "cuda_status", lambda device: status)
+
+    answer(CudaStatus(True, "H200, compute capability 9.0"))
+    assert choose_backend("auto", "cuda").backend.name == "triton"
+    assert choose_backend("auto", "cuda", quantized_kv=True).backend.name == "sdpa"
+    answer(CudaStatus(False, "V100 has compute capability 7.0; 8.0 is needed"))
+    choice = choose_backend("auto", "cuda")
+    assert choice.backend.name == "sdpa"
+    assert "V100 has compute capability 7.0" in choice.reason
+    with pytest.raises(ModelLoadError, match=r"'triton' does not run on cuda: V100"):
+        choose_backend("triton", "cuda")
 
 
 def test_a_name_is_taken_as_asked() -> None:
