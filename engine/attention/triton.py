@@ -48,6 +48,8 @@ class TritonPlan:
     Attributes:
         layout: The step.
         storage: K and V, for its shape and dtype.
+        processors: Of the device.
+        launches: Launches of each layer, once they are known.
         counters: [any] int32 zeros on the device, between kernels.
     """
 
@@ -62,6 +64,25 @@ class TritonBackend:
     """Attention by Triton kernels; see `AttentionBackend`."""
 
     name = "triton"
+
+    def prepare(self, storage: KVStorage, num_heads: int, sliding_window: int | None) -> None:
+        """Compiles the kernels of steps without masks, by running each on tokens of one page."""
+        if storage.device.type != "cuda":
+            return
+        share = num_heads // storage.num_kv_heads
+        many = 2 * _PROGRAMS_PER_PROCESSOR * _num_processors(storage.device)
+        for num_lanes, rows in ((1, 1), (many, 1), (1, 2), (1, _FEW_ROWS // share + 2)):
+            slots = torch.empty(0, dtype=torch.int64, device=storage.device)
+            layout = LaneLayout(
+                query_starts=range(0, num_lanes * rows + 1, rows),
+                context_lens=[rows] * num_lanes,
+                block_tables=[[0] * -(-rows // storage.page_size)] * num_lanes,
+                slots=slots,
+            )
+            shape = (num_lanes * rows, num_heads, storage.head_dim)
+            query = torch.zeros(shape, dtype=storage.dtype, device=storage.device)
+            plan = self.plan(layout, storage)
+            self.run(0, query, storage, plan, scale=1.0, sliding_window=sliding_window)
 
     def plan(self, layout: LaneLayout, storage: KVStorage) -> TritonPlan:
         """Notes the step."""

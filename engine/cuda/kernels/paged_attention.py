@@ -93,7 +93,6 @@ def _paged_attention(
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,
-    SPLIT: tl.constexpr,
     PARTS: tl.constexpr,
     MERGE_PARTS: tl.constexpr,
     FIELDS: tl.constexpr,
@@ -154,25 +153,22 @@ def _paged_attention(
     kept = there[:, None] & (dims < D)[None, :]
     out_at = out_ptr + ((first_row + token).to(tl.int64) * H + group * TAKEN + head)[:, None] * D + dims[None, :]
     kind = out_ptr.dtype.element_ty
-    num_parts = 1
-    if SPLIT:
-        num_parts = tl.load(piece_ptr + 7)
+    num_parts = tl.load(piece_ptr + 7)
     if num_parts == 1:
         divisor = tl.where(total > 0.0, total, 1.0)  # of a row that sees nothing: its output is zero
         tl.store(out_at, (mixed / divisor[:, None]).to(kind), mask=kept)
-    if SPLIT:  # noqa: SIM102  # known when compiled
-        if num_parts > 1:
-            groups: tl.constexpr = G // HEADS
-            first_part = (tl.load(piece_ptr + 8) * groups + group).to(tl.int64) * ROWS
-            own_part = tl.load(piece_ptr + 6) * (groups * ROWS)
-            parts = parts_ptr + first_part * D
-            sums = sums_ptr + first_part
-            store_part(parts, sums, own_part + row, there, peak, total, mixed, D, WIDTH)
-            counter_ptr = counters_ptr + tl.load(piece_ptr + 9) * groups + group
-            if arrive_last(counter_ptr, num_parts):
-                merged = merge_parts(parts, sums, num_parts, row, there, groups * ROWS, D, WIDTH, PARTS, MERGE_PARTS)
-                tl.store(out_at, merged.to(kind), mask=kept)
-                tl.store(counter_ptr, 0)
+    else:
+        GROUPS: tl.constexpr = G // HEADS
+        first_part = (tl.load(piece_ptr + 8) * GROUPS + group).to(tl.int64) * ROWS
+        own_part = tl.load(piece_ptr + 6) * (GROUPS * ROWS)
+        parts = parts_ptr + first_part * D
+        sums = sums_ptr + first_part
+        store_part(parts, sums, own_part + row, there, peak, total, mixed, D, WIDTH)
+        counter_ptr = counters_ptr + tl.load(piece_ptr + 9) * GROUPS + group
+        if arrive_last(counter_ptr, num_parts):
+            merged = merge_parts(parts, sums, num_parts, row, there, GROUPS * ROWS, D, WIDTH, PARTS, MERGE_PARTS)
+            tl.store(out_at, merged.to(kind), mask=kept)
+            tl.store(counter_ptr, 0)
 
 
 def paged_attention(
@@ -201,8 +197,8 @@ def paged_attention(
     _, _, page_size, num_kv_heads, head_dim = kv.shape
     num_heads, groups = query.shape[1], num_kv_heads // config.heads
     width = max(16, triton.next_power_of_2(head_dim))
-    split = pieces.num_results > 0
-    parts = torch.empty(pieces.num_parts * groups * config.rows * (head_dim + 1), device=query.device) if split else out
+    num_rows = pieces.num_parts * groups * config.rows
+    parts = torch.empty(num_rows * (head_dim + 1), device=query.device)
     _paged_attention[(len(pieces.fields), groups)](
         query,
         kv[0],
@@ -211,7 +207,7 @@ def paged_attention(
         pieces.pages,
         pieces.pages if pieces.masks is None else pieces.masks,
         parts,
-        parts[pieces.num_parts * groups * config.rows * head_dim :] if split else out,
+        parts[num_rows * head_dim :],
         counters,
         out,
         scale * math.log2(math.e),
@@ -227,7 +223,6 @@ def paged_attention(
         BLOCK=config.block,
         STAGES=2 * config.num_stages + 1,  # a tile needs its pages first, so each tile in flight takes two
         MASKED=pieces.masks is not None,
-        SPLIT=split,
         PARTS=MOST_PARTS,
         MERGE_PARTS=max(1, min(MOST_PARTS, _MERGED_AT_ONCE // (config.rows * width))),
         FIELDS=PIECE_FIELDS,
