@@ -32,6 +32,11 @@ PREFETCHED_BYTES = 128 << 10
 _L2_BYTES = 16 << 20
 """Weights up to this size are prefetched: they and the activations stay in an L2 of 50 MB."""
 
+_MANY_OUTPUTS = 16384
+"""From here on there are programs enough with large tiles."""
+
+_SLICES = 4
+
 _RESIDUAL = ("output", "down")
 
 
@@ -119,29 +124,27 @@ def block_k_of(num_inputs: int, most: int = 128) -> int:
 
 
 def _rule(operation: Operation, num_outputs: int, num_inputs: int, rows: int) -> MatmulConfig:
-    block_k = block_k_of(num_inputs)
-    small = num_outputs * num_inputs * 2 <= _L2_BYTES
-    prefetch: Prefetch = "l2" if small else "none"
-    if rows == 8 and num_outputs <= 2048 and operation in _RESIDUAL:
-        return _sliced(num_inputs, block_k)
-    block_n = 128 if rows >= 32 and num_outputs >= 16384 else 64
-    base = MatmulConfig(block_n, block_k, num_warps=block_n // 16, num_stages=4, prefetch=prefetch)
+    prefetch: Prefetch = "l2" if num_outputs * num_inputs * 2 <= _L2_BYTES else "none"
+    if rows == 8 and num_outputs < _MANY_OUTPUTS:
+        return _sliced(num_inputs, prefetch)
+    block_n = 128 if rows >= 32 and num_outputs >= _MANY_OUTPUTS else 64
+    base = MatmulConfig(block_n, block_k_of(num_inputs), num_warps=block_n // 16, num_stages=4, prefetch=prefetch)
     if operation not in _RESIDUAL:
         return base
-    return replace(base, split_k=_split(base, num_outputs, num_inputs, rows))
+    return replace(base, split_k=_split(base, num_outputs, num_inputs))
 
 
-def _sliced(num_inputs: int, block_k: int) -> MatmulConfig:
-    """Few outputs at eight lanes: K over the warps of a program, all that fits loaded before the wait."""
-    slices = 8
-    while slices > 1 and num_inputs % (slices * block_k):
-        slices //= 2
-    return MatmulConfig(16, block_k, k_slices=slices, num_warps=max(4, slices), num_stages=3, prefetch="registers")
+def _sliced(num_inputs: int, prefetch: Prefetch) -> MatmulConfig:
+    """Not many outputs at eight lanes: K over the warps of a program, all loaded before the wait if it fits."""
+    blocks = (256, 128, 64) if num_inputs >= _SLICES * 64 else (32, 16)
+    block_k = next((block for block in blocks if num_inputs % (_SLICES * block) == 0), blocks[-1])
+    config = MatmulConfig(16, block_k, k_slices=_SLICES, num_stages=3, prefetch=prefetch)
+    return replace(config, prefetch="registers") if config.steps(num_inputs) <= 2 else config
 
 
-def _split(base: MatmulConfig, num_outputs: int, num_inputs: int, rows: int) -> int:
+def _split(base: MatmulConfig, num_outputs: int, num_inputs: int) -> int:
     """Programs along K: enough to fill the multiprocessors once, none with fewer than four steps."""
-    wanted = (256 if rows == 8 else 128) // base.tiles(num_outputs)
+    wanted = 128 // base.tiles(num_outputs)
     split, steps = 1, base.steps(num_inputs)
     while split * 2 <= wanted and steps % (split * 2) == 0 and steps // (split * 2) >= 4:
         split *= 2
