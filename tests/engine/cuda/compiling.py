@@ -151,6 +151,7 @@ def _request(kernel: Any, arguments: dict[str, Any]) -> CompileRequest:
 
 
 _POINTERS = {
+    torch.float64: "*fp64",
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",

@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.cuda.choice import CudaChoice
+from engine.cuda.draw_table import DrawTable
+from engine.cuda.kernels.draw import FULL, PLAIN, DrawLanes, launch_draw
 from engine.sampling.masks import LaneMasks
 from engine.sampling.params import SamplingParams
 from engine.sampling.plan import make_plan
+from engine.sampling.state import SamplerState
+from tests.engine.cuda.compiling import SHARED_LIMIT, compile_kernels, recorded_launches
 from tests.engine.cuda.draw_benches import PROMPT, SMALL, WIDE, DrawBench, Floats, V, logits_like, params
 from tests.engine.sampling.benches import bit_mask
 
@@ -145,3 +149,20 @@ def test_lanes_that_ask_for_nothing_keep_their_logits(device: torch.device) -> N
     assert bench.table.is_plain([1])
     assert bench.drawn(logits) == bench.expected(logits)
     assert np.array_equal(bench.seen[1], logits[1])
+
+
+@pytest.mark.parametrize("num_lanes", [8, 64])
+def test_kernels_for_a_real_vocabulary_fit_a_processor(num_lanes: int) -> None:
+    meta, size = torch.device("meta"), 151_936
+    table = DrawTable(SamplerState(num_rows=num_lanes, vocab_size=size, device=meta))
+    ints = torch.empty(num_lanes, dtype=torch.int32, device=meta)
+    masks = torch.empty((num_lanes, size // 32), dtype=torch.int32, device=meta)
+    logits = torch.empty((num_lanes, size), device=meta)
+    with recorded_launches() as launches:
+        lanes = DrawLanes(ints, ints, ints, masks, ints)
+        launch_draw(logits, table, lanes, ints, num_lanes=num_lanes, form=FULL, pdl=True)
+        lanes = DrawLanes(ints, ints, ints)
+        launch_draw(logits, table, lanes, ints, num_lanes=num_lanes, form=PLAIN, pdl=True)
+    facts = compile_kernels(launches)
+    assert len(facts) == 6
+    assert all(found.spills == 0 and found.shared_bytes <= SHARED_LIMIT for found in facts)
