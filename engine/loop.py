@@ -240,6 +240,10 @@ class EngineLoop:
         """Starts the next step and returns the events of one that has finished; may return none."""
         previous = self._running
         events: list[TokenEvent] = []
+        if previous is not None and self._scheduler.waits:
+            # Whoever asks meanwhile is in the next step, which the next call starts.
+            self._running = None
+            return self._finish(previous)
         if previous is not None and (previous.batch.num_drafts or previous.batch.is_awaited):
             # What comes next depends on how many guesses are right: waiting for that costs less than a step without.
             self._running = None

@@ -39,6 +39,7 @@ from engine.scheduling.admission import Admission
 from engine.scheduling.batch import Batch, Lane, LaneResult
 from engine.scheduling.events import make_event
 from engine.scheduling.floors import Floors
+from engine.scheduling.pace import Pace
 from engine.scheduling.policy import preemption_victim
 from engine.scheduling.roster import Roster
 from engine.scheduling.shares import FairShares
@@ -46,9 +47,6 @@ from engine.scheduling.stepping import Stepping
 from engine.sequence import Sequence
 from engine.stats import EngineStats
 
-RIVAL_STEP_S = 0.05
-"""How long a step of prompts may take while somebody else may want the device at any moment."""
-MIN_PROMPT_TOKENS = 16
 PREFILL_STEP_TOKENS = 64
 """A step of as many tokens and few lanes is taken for one that computes prompts."""
 PROMPT_READOUT_CHUNK = 256
@@ -98,8 +96,8 @@ class Scheduler:
         self.kv = kv
         self.ceilings = Ceilings(kv.meter)
         self.shares = FairShares()
-        self._prompts: dict[str, int] = {}
-        """Prompt tokens that accounts may still compute in this step."""
+        self._prompt_left = 0
+        """Prompt tokens that those whose step must be short may still compute in this one."""
         self._max_batch_tokens = max_batch_tokens
         self._max_waiting = max_waiting
         self._eos = tuple(eos_token_ids)
@@ -107,6 +105,7 @@ class Scheduler:
         self.contexts = ContextRegistry(kv, self.tier, window)
         self._draw_seed = draw_seed
         self._adapters = AdapterTable(adapters)
+        self._pace = Pace(self.shares, self.contexts.costs)
         self._drafts = DraftPlanner(draft_cost, vocab_size)
         self._arrivals = itertools.count()
         self._roster = Roster(max_num_seqs)
@@ -119,6 +118,11 @@ class Scheduler:
     def has_work(self) -> bool:
         """True while any sequence lives that is not paused."""
         return self._roster.has_work
+
+    @property
+    def waits(self) -> bool:
+        """True if a step is to be scheduled only when the one before it has ended: see `engine.scheduling.pace`."""
+        return self._pace.waits
 
     @property
     def stats(self) -> EngineStats:
@@ -288,11 +292,11 @@ class Scheduler:
         batch = Batch()
         prefilling: list[Sequence] = []
         num_preempted = 0
-        self._prompts.clear()
+        held_back = self._begin_pace()
         first = self._admit_urgent(batch) if len(self._roster.accounts) > 1 else ()
         for sequence in () if first else tuple(self._roster.running):
-            if not sequence.is_running:
-                continue  # it yielded to one before it
+            if not sequence.is_running or sequence in held_back:
+                continue  # it yielded to one before it, or it is not its turn
             if sequence.group is not None:
                 if sequence.group.first is sequence:
                     num_preempted += self._extend_group(batch, sequence.group, prefilling)
@@ -364,9 +368,9 @@ class Scheduler:
             seconds: How long the device took for it.
         """
         self._totals.num_steps += 1
-        if len(self._roster.accounts) > 1:
-            self.shares.charge(batch.lanes, seconds)
+        self.shares.charge(batch.lanes, seconds, self._roster.accounts)
         self._note_costs(batch, seconds)
+        self._pace.note(batch, seconds)
         self.kv.meter.tick()
         events = []
         for lane, result in zip(batch.lanes, results, strict=True):
@@ -496,15 +500,15 @@ class Scheduler:
             self._admit(batch, only=urgent)
         return urgent if batch.lanes else frozenset()
 
-    def _prompt_left(self, account: str) -> int:
-        """Prompt tokens that an account may still compute in this step: few where others may ask at any moment."""
-        left = self._prompts.get(account)
-        if left is None:
-            left = self._max_batch_tokens
-            if self.shares.has_rival(account, self.kv.meter.now):
-                left = max(MIN_PROMPT_TOKENS, int(RIVAL_STEP_S / self.contexts.costs.compute_s(0, 1)))
-            self._prompts[account] = left
-        return left
+    def _begin_pace(self) -> frozenset[Sequence]:
+        """Finds out how long the step may take, and who is to wait for the next one for that."""
+        if not self._pace.begin(self._roster.accounts, self.kv.meter.now):
+            return frozenset()
+        running = self._roster.running
+        has_prompts = bool(self._roster.waiting) or any(one.num_pending > 1 for one in running)
+        held_back = self._pace.hold_back(running, self._roster.rows_of, has_prompts=has_prompts)
+        self._prompt_left = self._pace.num_prompt_tokens(self._max_batch_tokens)
+        return held_back
 
     def _admit(self, batch: Batch, only: frozenset[str] | None = None) -> None:
         """Lets those who wait enter, in order, while seats, pages and budget last; those of some accounts `only`.
@@ -526,7 +530,7 @@ class Scheduler:
             account = sequence.payer.account
             if only is not None and account not in only:
                 continue
-            if account in blocked or not self._prompt_left(account) or not self._may_enter(sequence):
+            if account in blocked or not self._may_compute(account) or not self._may_enter(sequence):
                 continue
             if blocked and not self._floors.covers(sequence):
                 continue
@@ -534,6 +538,10 @@ class Scheduler:
                 if not several:
                     return
                 blocked.add(account)
+
+    def _may_compute(self, account: str) -> bool:
+        """False if an account's part of a short step is used up."""
+        return self._prompt_left > 0 or not self._pace.slows(account)
 
     def _may_enter(self, sequence: Sequence) -> bool:
         """False while it, or one that draws together with it, is at its account's ceiling or waits for another."""
@@ -586,7 +594,7 @@ class Scheduler:
         if count > budget:
             count = budget
         if count > 1:
-            count = min(count, self._prompt_left(sequence.payer.account))
+            count = min(count, self._prompt_left) if self._pace.slows(sequence.payer.account) else count
         if sequence.context is not None and sequence.context.edits:
             count = min(count, self.contexts.free_unseen(sequence))
         if count > PROMPT_READOUT_CHUNK and sequence.wants_prompt_logprobs:
@@ -606,8 +614,8 @@ class Scheduler:
         assert sequence.table is not None
         assert sequence.row is not None
         assert count > 0
-        if count > 1:
-            self._prompts[sequence.payer.account] -= count
+        if sequence.num_pending > 1 and self._pace.slows(sequence.payer.account):
+            self._prompt_left -= count
         start, stop = sequence.num_scheduled, sequence.num_scheduled + count
         samples = stop == sequence.num_tokens < sequence.max_total
         lane = Lane(

@@ -1,8 +1,9 @@
 """How accounts share the device: weighted fair queueing by the time that their lanes took.
 
 Every account has a clock that runs with the time its lanes take, slower the more it weighs; whose clock is behind goes
-first. Who comes back after a pause begins where the slowest of the others is, so that nobody saves up a claim. How many
-requests an account splits its work into is no matter: they all move the same clock.
+first. Who comes back after a pause begins a moment behind the slowest of the others, however long it was away: it is
+answered at once, and nobody saves up a claim. How many requests an account splits its work into is no matter: they all
+move the same clock.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from engine.sequence import Sequence
 
 RIVAL_MS = 60_000
 """For how long an account that asked for something counts as one that may ask again at any moment."""
+CREDIT_S = 0.25
+"""How much of the device whoever comes back may have before the others: what a short question takes."""
 MAX_REMEMBERED = 4096
 """Accounts whose clocks are kept although they want nothing at the moment."""
 
@@ -53,20 +56,24 @@ class FairShares:
         if behind is None:
             self._clocks = {account: 0.0} if len(self._clocks) > MAX_REMEMBERED else self._clocks
         else:
-            self._clocks[account] = max(self.clock(account), behind)
+            self._clocks[account] = max(self.clock(account), behind - CREDIT_S / self.weight(account))
 
     def note(self, account: str, now_ms: int) -> None:
         """An account asks for something."""
         self._seen[account] = now_ms
 
-    def urgent(self, waiting: Iterable[str], running: Iterable[str]) -> frozenset[str]:
-        """Of the accounts that wait, those that have had no more than any other that runs: they come before all."""
-        running = list(running)
-        return frozenset(
-            account
-            for account in waiting
-            if all(self.clock(account) <= self.clock(other) for other in running if other != account)
-        )
+    def urgent(self, waiting: Iterable[str], rows: Mapping[str, int]) -> frozenset[str]:
+        """Of the accounts that wait, those that come before all: they have had no more than any other that runs.
+
+        Only an account that runs less than another is one of them: whoever runs most has asked for much.
+
+        Args:
+            waiting: Accounts.
+            rows: Sequences that run, by account.
+        """
+        least = min((self.clock(account) for account in rows), default=0.0)
+        most = max(rows.values(), default=0)
+        return frozenset(one for one in waiting if rows.get(one, 0) < most and self.clock(one) <= least)
 
     def has_rival(self, account: str, now_ms: int) -> bool:
         """True if another account, which has had less, wants something now or did lately and may at any moment."""
@@ -75,8 +82,18 @@ class FairShares:
             self.clock(other) < clock for other, at in self._seen.items() if other != account and now_ms - at < RIVAL_MS
         )
 
-    def charge(self, lanes: ListOf[Lane], seconds: float) -> None:
-        """A step took so long for these lanes: shared out by tokens."""
+    def charge(self, lanes: ListOf[Lane], seconds: float, accounts: Mapping[str, int]) -> None:
+        """A step took so long for these lanes: shared out by tokens.
+
+        Args:
+            lanes: Of the step.
+            seconds: How long it took.
+            accounts: Those that have sequences now; where that is one alone, all of it is taken to be its own.
+        """
+        if len(accounts) == 1:
+            (account,) = accounts
+            self._clocks[account] = self.clock(account) + seconds / self.weight(account)
+            return
         tokens = Counter[str]()
         for lane in lanes:
             tokens[lane.sequence.payer.account] += lane.num_tokens

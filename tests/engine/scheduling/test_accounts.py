@@ -9,6 +9,7 @@ from engine.errors import QuotaExceeded
 from engine.kv.ceilings import GRACE_MS
 from engine.request import FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
+from engine.scheduling.shares import CREDIT_S
 from tests.engine.scheduling.rig import PAGE_KIB, Rig, make_request
 
 
@@ -136,20 +137,22 @@ def test_accounts_get_the_device_by_their_weights_however_many_requests_they_mak
     assert weight * 0.8 <= ratio <= weight * 1.25
 
 
-def test_who_was_away_has_saved_up_nothing() -> None:
-    rig = Rig(num_pages=400, max_num_seqs=8, max_batch_tokens=16)
+def test_who_was_away_has_saved_up_a_moment_and_no_more() -> None:
+    rig = Rig(num_pages=400, max_num_seqs=8, max_batch_tokens=16, seconds_per_token=1e-3)
     ask(rig, "b-early", "b")
     rig.drain()
-    crowd(rig, "a", 40)
-    crowd(rig, "c", 40)
-    for _ in range(40):
+    crowd(rig, "a", 200)
+    crowd(rig, "c", 200)
+    for _ in range(200):
         rig.step()
     before = {account: tokens_of(rig, account) for account in "abc"}
-    crowd(rig, "b", 60)
-    for _ in range(100):
+    assert before["a"] > 2 * CREDIT_S / 1e-3
+    crowd(rig, "b", 200)
+    for _ in range(200):
         rig.step()
     got = {account: tokens_of(rig, account) - before[account] for account in "abc"}
-    assert max(got.values()) <= 1.5 * min(got.values())
+    assert max(got["a"], got["c"]) <= 1.25 * min(got["a"], got["c"])
+    assert got["b"] - got["a"] <= 1.25 * CREDIT_S / 1e-3
 
 
 def test_one_request_finds_a_row_although_another_account_has_taken_them_all() -> None:
