@@ -34,6 +34,8 @@ from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder, load_model, num_parameters
 from engine.models.step import StepModel
+from engine.quantization.calibration import calibrate
+from engine.quantization.formats import dtype_name
 from engine.request import AdapterInfo, EngineInfo
 from engine.resolve import Placement, context_length, kv_page_bytes, place, pool_pages
 from engine.runner.decoding import DecodeStep
@@ -92,7 +94,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         device=str(placement.device),
         step=loaded.step,
         dtype=placement.weights,
-        kv_dtype=_name(placement.kv_dtype),
+        kv_dtype=dtype_name(placement.kv_dtype),
         attention_backend=loaded.attention,
         defaults=checkpoint.defaults,
         generates=model_config.has_head,
@@ -150,7 +152,15 @@ def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) ->
         return _load_cuda(checkpoint, config, placement)
     dtype = torch.bfloat16 if is_native else placement.dtype
     adapters = load_adapters(config.adapters, checkpoint, dtype=dtype, device=placement.device)
-    load_torch = partial(load_model, checkpoint, device=placement.device, dtype=dtype, adapters=adapters)
+    load_torch = partial(
+        load_model,
+        checkpoint,
+        device=placement.device,
+        dtype=dtype,
+        adapters=adapters,
+        quantized=placement.quantized,
+        quantized_kv=placement.quantized_kv,
+    )
     if not is_native:
         model = load_torch(attention=config.attention)
         return _Loaded(model, "torch", model.backend.name, adapters)
@@ -195,6 +205,8 @@ def _runner(placement: Placement, info: EngineInfo, loaded: _Loaded) -> ModelRun
         dtype=placement.kv_dtype,
         device=placement.device,
     )
+    if placement.quantized_kv:
+        calibrate(model, storage, info.max_model_len)
     for part in model.parts if isinstance(model, SplitModel) else (model,):
         backend = getattr(part, "backend", None)  # the native step attends by itself
         if backend is not None:
@@ -281,7 +293,3 @@ def _announce(info: EngineInfo) -> None:
 def _seed_source(seed: int | None) -> Callable[[], int]:
     source = random.SystemRandom() if seed is None else random.Random(seed)
     return lambda: source.getrandbits(63)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

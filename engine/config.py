@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-FloatFormat = Literal["auto", "bfloat16", "float32"]
-WeightFormat = Literal["auto", "bfloat16", "float32", "int8"]
+KVFormat = Literal["auto", "bfloat16", "float32", "int8", "fp8"]
+WeightFormat = Literal["auto", "bfloat16", "float32", "int8", "fp8"]
 StepName = Literal["auto", "native", "cuda", "torch"]
 DeviceName = str
 """`auto`, `cpu`, `cuda` or `cuda:N`."""
@@ -22,8 +22,8 @@ class KVConfig:
         pool_bytes: Bytes for the pool; None takes a share of the device's free memory.
         prefix_cache: Keep finished prompts' pages for reuse.
         host_bytes: Bytes of host memory for leased contexts whose pages others need; 0 for none.
-        dtype: Format of K and V; `auto` is bfloat16 in the native step, float32 in torch's step on a CPU, and the
-            weights' format elsewhere.
+        dtype: Format of K and V; `auto` is bfloat16 in the native step, float32 in torch's step on a CPU, and
+            elsewhere the weights' format or, with quantized weights, bfloat16. Never int8 or fp8 without being asked.
     """
 
     page_size: int = 16
@@ -31,7 +31,7 @@ class KVConfig:
     pool_bytes: int | None = None
     prefix_cache: bool = True
     host_bytes: int = 0
-    dtype: FloatFormat = "auto"
+    dtype: KVFormat = "auto"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,8 @@ class EngineConfig:
     Attributes:
         model: Hugging Face directory or GGUF file, or `shape:NAME` for random weights of a known shape.
         device: Where it runs.
-        weights: Format of weights in memory; `auto` is bfloat16. Only the native step has int8.
+        weights: Format of weights in memory; `auto` is bfloat16. int8 of the native step has finer scales than
+            int8 and fp8 of other steps, one for each output of a matrix (`engine.quantization`).
         step: What computes a step; `auto` is the native step on a CPU and the CUDA step on a GPU where those can, else
             torch.
         attention: Attention backend, or `auto`; the native step has its own, so naming one on a CPU asks for torch.

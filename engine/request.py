@@ -332,7 +332,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         device: `cpu`, `cuda:0`...
         step: What computes a step: `torch`, or `native` and the form of it, e.g. `native avx512`.
         dtype: Of the weights.
-        kv_dtype: Of K and V.
+        kv_dtype: Of K and V; `int8` and `fp8` have scales beside them.
         attention_backend: Name of the chosen backend; `native` where the native step attends by itself.
         defaults: Sampling defaults of the model.
         num_parameters: Weights' element count.

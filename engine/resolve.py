@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from engine.config import EngineConfig, FloatFormat
+from engine.config import EngineConfig, KVFormat
 from engine.errors import ModelLoadError
 from engine.kv.storage import KVStorage
 from engine.models.config import ModelConfig
+from engine.quantization.formats import FORMATS, NumberFormat
 from engine.step_choice import StepChoice, choose_step
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+KV_DTYPES = DTYPES | {name: each.dtype for name, each in FORMATS.items()}
 
 CPU_POOL_SHARE = 0.25
 """Share of the memory free after loading that the KV pool takes on a CPU, where others live too."""
@@ -38,7 +40,7 @@ class Placement:
     Attributes:
         device: Torch device.
         step: What computes a step, and why.
-        weights: Format of the weights: `bfloat16`, `float32` or `int8`.
+        weights: Format of the weights: `bfloat16`, `float32`, `int8` or `fp8`.
         kv_dtype: Of K and V.
         num_threads: Threads of one step on a CPU.
         max_batch_tokens: Tokens of one step.
@@ -55,8 +57,18 @@ class Placement:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of torch's weights."""
-        return DTYPES[self.weights]
+        """Of torch's weights; of what is not quantized of them."""
+        return DTYPES.get(self.weights, torch.bfloat16)
+
+    @property
+    def quantized(self) -> NumberFormat | None:
+        """Format of quantized weights in steps but the native one, which has its own; None if they are not."""
+        return None if self.step.is_native else FORMATS.get(self.weights)
+
+    @property
+    def quantized_kv(self) -> bool:
+        """Whether K and V are kept as int8 or fp8."""
+        return self.kv_dtype not in DTYPES.values()
 
 
 def place(config: EngineConfig, model: ModelConfig | None = None) -> Placement:
@@ -68,7 +80,9 @@ def place(config: EngineConfig, model: ModelConfig | None = None) -> Placement:
     device = _device(config.device)
     step = choose_step(config, device, model)
     weights = "bfloat16" if config.weights == "auto" else config.weights
-    kv_dtype = torch.bfloat16 if step.is_native else _kv_dtype(config.kv.dtype, device, DTYPES[weights])
+    kv_dtype = (
+        torch.bfloat16 if step.is_native else _kv_dtype(config.kv.dtype, device, DTYPES.get(weights, torch.bfloat16))
+    )
     threads = config.parallel.num_threads or usable_cores()
     tokens = config.scheduling.max_batch_tokens
     if tokens is None:
@@ -133,14 +147,14 @@ def kv_page_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) 
     )
 
 
-def _kv_dtype(asked: FloatFormat, device: torch.device, weights: torch.dtype) -> torch.dtype:
+def _kv_dtype(asked: KVFormat, device: torch.device, weights: torch.dtype) -> torch.dtype:
     """Of torch's step; on a CPU float32: bfloat16 K, V and attention would make logits depend on how a prompt was cut.
 
     With float32 there, the same tokens give the same logits to about 1e-4 whether they were computed whole, in chunks,
     beside others, or came from the cache; with bfloat16 to about 1e-2, which near ties do not survive.
     """
     if asked != "auto":
-        return DTYPES[asked]
+        return KV_DTYPES[asked]
     return torch.float32 if device.type == "cpu" else weights
 
 

@@ -13,6 +13,7 @@ from engine.errors import ModelLoadError
 from engine.models.config import ModelConfig
 from engine.native.library import native_status
 from engine.native.shape import shape_refusal
+from engine.quantization.formats import FORMATS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,8 +51,6 @@ def choose_step(config: EngineConfig, device: torch.device, model: ModelConfig |
         ModelLoadError: What was asked for is not to be had here, or contradicts another setting.
     """
     if config.step == "torch":
-        if config.weights == "int8":
-            raise ModelLoadError("only the native step has int8 weights, but torch was asked for")
         return StepChoice(step="torch", reason="asked for by name")
     if device.type == "cuda" and config.step != "native":
         return _choose_cuda(config, device, model)
@@ -61,22 +60,27 @@ def choose_step(config: EngineConfig, device: torch.device, model: ModelConfig |
     obstacle = _obstacle(config, device)
     if obstacle is not None:
         if wish is not None:
-            raise ModelLoadError(f"{wish}, but {obstacle}")
+            raise _refusal(config, f"{wish}, but {obstacle}")
         return StepChoice(step="torch", reason=f"the native step does not suit: {obstacle}")
     status = native_status()
     if not status.available:
         if wish is not None:
-            raise ModelLoadError(f"{wish}, but it is not available: {status.reason}")
+            raise _refusal(config, f"{wish}, but it is not available: {status.reason}")
         return StepChoice(step="torch", reason=f"native step not available ({status.reason})", is_fallback=True)
     refusal = shape_refusal(model) if model is not None else None
     if refusal is not None:
         if wish is not None:
-            raise ModelLoadError(f"{wish}, but it cannot take this model: {refusal}")
+            raise _refusal(config, f"{wish}, but it cannot take this model: {refusal}")
         return StepChoice(step="torch", reason=f"the native step cannot take this model ({refusal})", is_fallback=True)
     return StepChoice(step="native", reason=wish or "the fastest on a CPU", form=status.form)
 
 
 def _choose_cuda(config: EngineConfig, device: torch.device, model: ModelConfig | None) -> StepChoice:
+    obstacle = _cuda_obstacle(config)
+    if obstacle is not None:
+        if config.step == "cuda":
+            raise ModelLoadError(f"the CUDA step was asked for, but {obstacle}")
+        return StepChoice(step="torch", reason=f"the CUDA step does not suit: {obstacle}")
     status = cuda_status(device)
     refusal = status.reason if not status.available else None
     if refusal is None and model is not None:
@@ -87,6 +91,20 @@ def _choose_cuda(config: EngineConfig, device: torch.device, model: ModelConfig 
     if config.step == "cuda":
         raise ModelLoadError(f"the CUDA step was asked for, but it is not available: {refusal}")
     return StepChoice(step="torch", reason=f"CUDA step not available ({refusal})", is_fallback=True)
+
+
+def _cuda_obstacle(config: EngineConfig) -> str | None:
+    """The setting that only torch can follow on a GPU."""
+    for what, asked in (("weights", config.weights), ("K and V", config.kv.dtype)):
+        if asked in FORMATS:
+            return f"it has {what} in bfloat16 and float32, and {asked} was asked for"
+    return None
+
+
+def _refusal(config: EngineConfig, reason: str) -> ModelLoadError:
+    """An error. torch's int8 weights are coarser and slower than the native ones, and not taken without being asked."""
+    hint = "; with --step torch there are int8 weights of another kind" if config.step == "auto" else ""
+    return ModelLoadError(reason + hint)
 
 
 def _wish(config: EngineConfig) -> str | None:
@@ -100,10 +118,10 @@ def _obstacle(config: EngineConfig, device: torch.device) -> str | None:
     """The setting that only torch can follow."""
     if device.type != "cpu":
         return f"it runs on a CPU, and the device is {device}"
-    if config.weights == "float32":
-        return "it has weights in bfloat16 and int8, and float32 was asked for"
-    if config.kv.dtype == "float32":
-        return "its K and V are bfloat16, and float32 was asked for"
+    if config.weights in ("float32", "fp8"):
+        return f"it has weights in bfloat16 and int8, and {config.weights} was asked for"
+    if config.kv.dtype not in ("auto", "bfloat16"):
+        return f"its K and V are bfloat16, and {config.kv.dtype} was asked for"
     if config.attention != "auto":
         return f"it attends by itself, and attention {config.attention!r} was asked for"
     return None

@@ -39,7 +39,10 @@ class Banner:
             ("URL", f"{self.url}/v1"),
             ("Model", f"{self.model} ({info.architecture}, {_count(info.num_parameters)} parameters)"),
             ("Engine", f"{info.dtype} on {info.device}, {_step(info)}"),
-            ("Context", f"{info.limit_tokens} tokens; KV pool {info.pool_tokens} tokens, {pool_mib:.0f} MiB"),
+            (
+                "Context",
+                f"{info.limit_tokens} tokens; KV pool {info.pool_tokens} tokens in {info.kv_dtype}, {pool_mib:.0f} MiB",
+            ),
             ("Access", "API key required" if self.needs_key else "no API key required"),
             ("Ready", f"after {self.took_s:.1f} s (model {info.load_s:.1f} s), {workers}"),
         ]

@@ -17,8 +17,8 @@ _ROW_COSTS = {
 """Measured: what one more row adds to a step of one, as a share of it (`python -m loadtests.offline`)."""
 
 _OTHER_COST = 0.2
-_INT8_FACTOR = 2.0
-"""int8 weights are read in half the time, so that rows cost twice as much beside it."""
+_BYTE_FACTOR = 2.0
+"""Weights of one byte are read in half the time, so that rows cost twice as much beside it; not by torch alone."""
 
 
 def row_cost(step: str, device: str, dtype: str) -> float:
@@ -30,7 +30,7 @@ def row_cost(step: str, device: str, dtype: str) -> float:
         dtype: Of its weights.
     """
     name = f"{step} {device.partition(':')[0]}" if step == "torch" else step
-    return _ROW_COSTS.get(name, _OTHER_COST) * (_INT8_FACTOR if dtype == "int8" else 1.0)
+    return _ROW_COSTS.get(name, _OTHER_COST) * (_BYTE_FACTOR if dtype in ("int8", "fp8") and step != "torch" else 1.0)
 
 
 def least_probability(cost: float, num_rows: int) -> float:

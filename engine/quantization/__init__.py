@@ -25,5 +25,5 @@ Reading, for a query head [D] of group g:
     out     = sum over t of (p_t * scales[V, t]) * code_V[t]
     The mean is not added back: q . mean is the same for every token of a row, which softmax does not notice
     (SageAttention, arXiv 2410.02367). Dividing channels by what they typically hold spares all of them the coarse scale
-    of the largest (KIVI, arXiv 2402.02750).
+    of the largest (KIVI, arXiv 2402.02750); for fp8 the scale is 1.
 """

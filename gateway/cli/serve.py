@@ -36,6 +36,17 @@ class Weights(enum.StrEnum):
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
     INT8 = "int8"
+    FP8 = "fp8"
+
+
+class KVDtype(enum.StrEnum):
+    """Formats of K and V."""
+
+    AUTO = "auto"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+    INT8 = "int8"
+    FP8 = "fp8"
 
 
 class Step(enum.StrEnum):
@@ -157,7 +168,7 @@ def serve(
         Weights,
         typer.Option(
             envvar="WYE_WEIGHTS",
-            help="Format of the weights in memory; int8 is for the native step.",
+            help="Format of the weights in memory; what int8 and fp8 cost in quality is in docs/performance.md.",
             rich_help_panel=_ENGINE,
         ),
     ] = Weights.AUTO,
@@ -172,6 +183,14 @@ def serve(
     attention: Annotated[
         str, typer.Option(help="Attention backend of torch; `wye doctor` lists them.", rich_help_panel=_ENGINE)
     ] = "auto",
+    kv_dtype: Annotated[
+        KVDtype,
+        typer.Option(
+            envvar="WYE_KV_DTYPE",
+            help="Format of K and V; auto is never int8 or fp8, which the native step does not have.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = KVDtype.AUTO,
     kv_bytes: Annotated[
         int | None,
         typer.Option(
@@ -254,6 +273,7 @@ def serve(
                 pool_bytes=kv_bytes,
                 prefix_cache=not no_prefix_cache,
                 host_bytes=kv_host_bytes or 0,
+                dtype=kv_dtype.value,
             ),
             scheduling=SchedulingConfig(max_num_seqs=max_num_seqs, max_batch_tokens=max_batch_tokens),
             parallel=ParallelConfig(num_threads=threads),

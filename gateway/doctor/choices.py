@@ -6,7 +6,7 @@ import pkgutil
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from gateway.doctor.report import Finding, Report
 
@@ -58,6 +58,7 @@ def examine_choices(report: Report) -> None:
     try:
         from engine.attention.select import BACKENDS, choose_backend
         from engine.config import EngineConfig
+        from engine.quantization.formats import dtype_name
         from engine.resolve import place
 
         placement = place(EngineConfig(model=""))
@@ -77,8 +78,8 @@ def examine_choices(report: Report) -> None:
     facts = {
         "device": f"{placement.device} (" + ("a CUDA device is there)" if is_cuda else "no CUDA device can be used)"),
         "step": f"{step.step}{f' {step.form}' if step.form else ''} ({step.reason})",
-        "weights": placement.weights,
-        "K and V": str(placement.kv_dtype).removeprefix("torch."),
+        "weights": f"{placement.weights}; also there: {_formats('weights', placement.weights)}",
+        "K and V": f"{dtype_name(placement.kv_dtype)}; also there: {_formats('kv', dtype_name(placement.kv_dtype))}",
         "attention": f"{own}{choice.backend.name} ({choice.reason}); also there: {', '.join(others) or 'none'}",
         "op forms": ", ".join(_op_forms()),
         "adapters": "by torch, beside the native step" if step.is_native else "by the same step",
@@ -87,6 +88,27 @@ def examine_choices(report: Report) -> None:
     if not is_cuda:
         facts["threads"] = str(placement.num_threads)
     report.add("choices", facts)
+
+
+def _formats(what: str, chosen: str) -> str:
+    """Other formats of weights or of K and V that can be had here if asked for, each with what computes it."""
+    from engine.config import EngineConfig, KVConfig, KVFormat, WeightFormat
+    from engine.errors import ModelLoadError
+    from engine.resolve import place
+
+    configs = {
+        "weights": {name: EngineConfig(model="", weights=name) for name in get_args(WeightFormat)},
+        "kv": {name: EngineConfig(model="", kv=KVConfig(dtype=name)) for name in get_args(KVFormat)},
+    }
+    found = []
+    for name, config in configs[what].items():
+        if name in ("auto", chosen):
+            continue
+        try:
+            found.append(f"{name} ({place(config).step.step})")
+        except ModelLoadError:
+            continue
+    return ", ".join(found)
 
 
 def examine_store(report: Report, home: Path) -> None:

@@ -10,9 +10,11 @@ import torch
 
 from engine import step_choice
 from engine.config import EngineConfig, KVConfig
+from engine.cuda.status import CudaStatus
 from engine.errors import ModelLoadError
 from engine.models.shapes import SHAPES
 from engine.native.library import NativeStatus, native_module
+from engine.quantization.formats import FORMATS
 from engine.resolve import place
 from engine.step_choice import choose_step
 
@@ -45,7 +47,10 @@ def test_a_cpu_takes_the_native_step_where_it_is_available(status: list[NativeSt
         ({"weights": "float32"}, "float32 was asked for"),
         ({"attention": "sdpa"}, "attention 'sdpa' was asked for"),
         ({"kv": KVConfig(dtype="float32")}, "its K and V are bfloat16"),
+        ({"kv": KVConfig(dtype="int8")}, "its K and V are bfloat16, and int8 was asked for"),
+        ({"weights": "fp8"}, "it has weights in bfloat16 and int8, and fp8 was asked for"),
         ({"step": "torch"}, "asked for by name"),
+        ({"step": "torch", "weights": "int8"}, "asked for by name"),
     ],
 )
 def test_a_setting_that_only_torch_can_follow_takes_torch_and_is_no_fallback(
@@ -56,9 +61,14 @@ def test_a_setting_that_only_torch_can_follow_takes_torch_and_is_no_fallback(
     assert reason in choice.reason
 
 
-def test_a_gpu_takes_torch(status: list[NativeStatus]) -> None:
+@pytest.mark.parametrize("found", [CudaStatus(True, "a GPU"), CudaStatus(False, "Triton is not installed")])
+def test_a_gpu_takes_its_own_step_where_it_is_available_and_torch_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, found: CudaStatus
+) -> None:
+    monkeypatch.setattr(step_choice, "cuda_status", lambda _device: found)
     choice = choose_step(config(), torch.device("cuda:0"))
-    assert (choice.step, choice.is_fallback) == ("torch", False)
+    assert (choice.step, choice.is_fallback) == (("cuda", False) if found.available else ("torch", True))
+    assert found.reason in choice.reason
 
 
 def test_without_the_native_step_torch_stands_in_and_the_reason_is_kept(status: list[NativeStatus]) -> None:
@@ -86,11 +96,13 @@ def test_what_is_asked_for_and_not_available_stops_the_start(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"step": "torch", "weights": "int8"}, "only the native step has int8 weights"),
+        ({"step": "native", "weights": "fp8"}, "it has weights in bfloat16 and int8, and fp8 was asked for"),
+        ({"step": "native", "kv": KVConfig(dtype="fp8")}, "its K and V are bfloat16, and fp8 was asked for"),
         ({"step": "native", "weights": "float32"}, "float32 was asked for"),
         ({"step": "native", "kv": KVConfig(dtype="float32")}, "its K and V are bfloat16"),
         ({"weights": "int8", "attention": "cpu"}, "attention 'cpu' was asked for"),
         ({"weights": "int8", "kv": KVConfig(dtype="float32")}, "its K and V are bfloat16"),
+        ({"weights": "int8", "kv": KVConfig(dtype="int8")}, "with --step torch there are int8 weights of another kind"),
     ],
 )
 def test_settings_that_contradict_each_other_stop_the_start(
@@ -100,9 +112,14 @@ def test_settings_that_contradict_each_other_stop_the_start(
         choose_step(config(**fields), CPU)
 
 
-def test_int8_weights_on_a_gpu_stop_the_start(status: list[NativeStatus]) -> None:
+@pytest.mark.parametrize("fields", [{"weights": "int8"}, {"weights": "fp8"}, {"kv": KVConfig(dtype="int8")}])
+def test_what_is_quantized_is_torchs_on_a_gpu(status: list[NativeStatus], fields: dict[str, Any]) -> None:
+    device = torch.device("cuda:0")
+    assert choose_step(config(**fields), device).step == "torch"
+    with pytest.raises(ModelLoadError, match=r"the CUDA step was asked for, but it has .* in bfloat16 and float32"):
+        choose_step(config(step="cuda", **fields), device)
     with pytest.raises(ModelLoadError, match="runs on a CPU, and the device is cuda:0"):
-        choose_step(config(weights="int8"), torch.device("cuda:0"))
+        choose_step(config(step="native", **fields), device)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +130,9 @@ def test_int8_weights_on_a_gpu_stop_the_start(status: list[NativeStatus]) -> Non
         ({"step": "torch"}, "bfloat16", torch.float32),
         ({"step": "torch", "kv": KVConfig(dtype="bfloat16")}, "bfloat16", torch.bfloat16),
         ({"weights": "float32"}, "float32", torch.float32),
+        ({"weights": "fp8"}, "fp8", torch.float32),
+        ({"weights": "int8", "step": "torch", "kv": KVConfig(dtype="int8")}, "int8", torch.int8),
+        ({"kv": KVConfig(dtype="fp8")}, "bfloat16", torch.float8_e4m3fn),
     ],
 )
 def test_formats_of_weights_and_pages_follow_the_step(
@@ -120,6 +140,15 @@ def test_formats_of_weights_and_pages_follow_the_step(
 ) -> None:
     placement = place(config(device="cpu", **fields))
     assert (placement.weights, placement.kv_dtype) == (weights, kv_dtype)
+    assert placement.quantized_kv == (kv_dtype.itemsize == 1)
+
+
+def test_quantized_weights_are_torchs_own_unless_the_native_step_has_them(status: list[NativeStatus]) -> None:
+    assert place(config(device="cpu", weights="int8")).quantized is None
+    for name, fields in {"int8": {"step": "torch"}, "fp8": {}}.items():
+        placement = place(config(device="cpu", weights=name, **fields))
+        assert placement.quantized == FORMATS[name]
+        assert placement.dtype == torch.bfloat16
 
 
 def test_a_model_of_a_shape_it_cannot_take_is_left_to_torch(status: list[NativeStatus]) -> None:

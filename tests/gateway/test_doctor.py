@@ -50,7 +50,8 @@ def test_a_complete_installation_is_healthy_and_says_what_it_would_choose(tmp_pa
     assert report.is_healthy
     facts = report.as_json()
     assert facts["choices"]["device"].startswith(("cpu", "cuda:0"))
-    assert facts["choices"]["weights"] == "bfloat16"
+    assert facts["choices"]["weights"].startswith("bfloat16; also there: float32 (torch)")
+    assert "fp8 (torch)" in facts["choices"]["K and V"]
     assert facts["choices"]["step"].startswith(("native", "torch"))
     assert "(best for" in facts["choices"]["attention"]
     assert facts["engine packages"]["torch"]
