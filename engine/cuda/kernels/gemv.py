@@ -191,14 +191,12 @@ def _matvec_kernel(
     EPILOGUE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A tile of rows; chunks of it are loaded two ahead of their use, or all at once if they are no more than three."""
+    """A tile of rows; chunks of it are loaded two ahead of their use, or all at once if they are few."""
     CHUNKS: tl.constexpr = (WORDS + BLOCK - 1) // BLOCK
-    row = _tile_rows(tl.program_id(0), N, ROWS, EPILOGUE)
-    tile = load_words(words_pointer, row, 0, WORDS, BLOCK)
-    if CHUNKS > 1:
-        second = load_words(words_pointer, row, 1, WORDS, BLOCK)
-    if CHUNKS > 2:
-        third = load_words(words_pointer, row, 2, WORDS, BLOCK)
+    AHEAD: tl.constexpr = CHUNKS if CHUNKS <= 4 else 2
+    index = tl.program_id(0)
+    row = _tile_rows(index, N, ROWS, EPILOGUE)
+    tiles = _load_tiles(words_pointer, row, AHEAD, WORDS, BLOCK)
     if norm_pointer is not None:
         gains = load_numbers(norm_pointer, 0, WORDS, BLOCK, NUMBERS)
     if scale_pointer is not None:
@@ -208,27 +206,29 @@ def _matvec_kernel(
     wait(PDL)
     launch_dependents(PDL)
 
+    if EPILOGUE == "residual":
+        output = index * ROWS + tl.arange(0, ROWS)
+        residual = tl.load(out_pointer + output, mask=output < N, other=0.0, cache_modifier=".cg")
     inputs = load_numbers(x_pointer, 0, WORDS, BLOCK, NUMBERS)
     squares = _squares(inputs)
     if norm_pointer is not None:
         inputs = _scaled(inputs, gains)
-    products = multiply_words(tile, inputs, FORM)
-    if CHUNKS == 2 or CHUNKS == 3:
-        inputs, more = _load_scaled(x_pointer, norm_pointer, 1, WORDS, BLOCK, NUMBERS)
-        squares += more
-        products += multiply_words(second, inputs, FORM)
-    if CHUNKS == 3:
-        inputs, more = _load_scaled(x_pointer, norm_pointer, 2, WORDS, BLOCK, NUMBERS)
-        squares += more
-        products += multiply_words(third, inputs, FORM)
-    if CHUNKS > 3:
+    products = multiply_words(tiles[0], inputs, FORM)
+    if CHUNKS == AHEAD:
+        for chunk in tl.static_range(1, CHUNKS):
+            inputs, more = _load_scaled(x_pointer, norm_pointer, chunk, WORDS, BLOCK, NUMBERS)
+            squares += more
+            products += multiply_words(tiles[chunk], inputs, FORM)
+    else:
+        tile = tiles[1]
+        next_tile = load_words(words_pointer, row, 2, WORDS, BLOCK)
         for chunk in tl.range(1, CHUNKS):
             later = load_words(words_pointer, row, tl.minimum(chunk + 2, CHUNKS - 1), WORDS, BLOCK)
             inputs, more = _load_scaled(x_pointer, norm_pointer, chunk, WORDS, BLOCK, NUMBERS)
             squares += more
-            products += multiply_words(second, inputs, FORM)
-            second = third
-            third = later
+            products += multiply_words(tile, inputs, FORM)
+            tile = next_tile
+            next_tile = later
 
     sums = scale_sums(tl.sum(products, 1), FORM)
     if norm_pointer is not None:
@@ -237,7 +237,9 @@ def _matvec_kernel(
         sums *= scale
     if bias_pointer is not None:
         sums += bias
-    _store_sums(out_pointer, sums, tl.program_id(0), N, ROWS, EPILOGUE)
+    if EPILOGUE == "residual":
+        sums += residual
+    _store_sums(out_pointer, sums, index, N, ROWS, EPILOGUE)
 
 
 @triton.jit
@@ -298,6 +300,15 @@ def _tile_rows(index, N: tl.constexpr, ROWS: tl.constexpr, EPILOGUE: tl.constexp
 
 
 @triton.jit
+def _load_tiles(pointer, row, COUNT: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr):
+    """The first chunks of a tile."""
+    tiles = (load_words(pointer, row, 0, WORDS, BLOCK),)
+    for chunk in tl.static_range(1, COUNT):
+        tiles += (load_words(pointer, row, chunk, WORDS, BLOCK),)  # type: ignore[assignment]  # grows as it is unrolled
+    return tiles
+
+
+@triton.jit
 def _load_scaled(pointer, norm_pointer, chunk, WORDS: tl.constexpr, BLOCK: tl.constexpr, NUMBERS: tl.constexpr):
     """Inputs of a chunk, times the norm's weights if there are any, and what their squares add up to."""
     inputs = load_numbers(pointer, chunk, WORDS, BLOCK, NUMBERS)
@@ -338,6 +349,4 @@ def _store_sums(pointer, sums, index, N: tl.constexpr, ROWS: tl.constexpr, EPILO
     else:
         output = index * ROWS + tl.arange(0, ROWS)
         inside = output < N
-    if EPILOGUE == "residual":
-        sums += tl.load(pointer + output, mask=inside, other=0.0, cache_modifier=".cg")
     tl.store(pointer + output, sums.to(pointer.dtype.element_ty), mask=inside)
