@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from docs import agents_chart, dashboard
+from docs import agents_chart, dashboard, economy_chart
 from docs.pages import ROOT, pages
 from docs.tables_cli import cli_reference, exit_code_table
 from docs.tables_clients import clients_table
@@ -61,7 +61,11 @@ def generated_parts(text: str) -> Iterable[str]:
 
 def main(paths: Sequence[Path]) -> int:
     """Rewrites pages, the dashboard and the chart in place and says which changed."""
-    drawn = {dashboard.PATH: dashboard.dashboard(), agents_chart.PATH: agents_chart.chart() or ""}
+    drawn = {
+        dashboard.PATH: dashboard.dashboard(),
+        agents_chart.PATH: agents_chart.chart() or "",
+        economy_chart.PATH: economy_chart.chart() or "",
+    }
     for path in [*paths, *drawn]:
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         after = drawn[path] if path in drawn else regenerate(before)

@@ -26,6 +26,7 @@ HEADINGS: Mapping[str, str] = {
     "http_overhead": "What HTTP adds",
     "idle_streams": "Idle streams",
     "quota": "What tenants cost",
+    "neighbours": "A chat beside a crowd",
     "agents": "Agents as clients and as programs",
     "run": "Under load",
     "offline": "The engine alone",
@@ -33,7 +34,10 @@ HEADINGS: Mapping[str, str] = {
 """Names of result files up to a hyphen (`offline-h200.json` is an `offline`), with headings, in the order shown."""
 
 
-CHARTS: Mapping[str, str] = {"agents": "![Completed runs per second](agents.svg)"}
+CHARTS: Mapping[str, str] = {
+    "agents": "![Completed runs per second](agents.svg)",
+    "economy": "![Tokens computed again, by who gives way first](economy.svg)",
+}
 """What stands above the tables of a result file."""
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from xml.etree import ElementTree
+
+from docs import economy_chart
 from loadtests.economy_trace import BOASTFUL, HONEST, SILENT, TRUTHFUL, Tenant, Trace, needed_pages
 
 TENANTS = (HONEST, BOASTFUL, SILENT)
@@ -27,3 +31,13 @@ def test_promising_ten_times_too_much_saves_its_tenant_nothing_of_note() -> None
     boasting = Trace(TENANTS, num_pages, "value", num_sessions=40).run().recomputed["over-claiming"]
     truthful = Trace((HONEST, TRUTHFUL, SILENT), num_pages, "value", num_sessions=40).run()
     assert boasting >= 0.9 * truthful.recomputed["over-claiming"]
+
+
+def test_the_chart_has_a_bar_for_each_order_and_tenant_and_is_up_to_date() -> None:
+    results = json.loads(economy_chart.RESULTS.read_text(encoding="utf-8"))
+    drawn = economy_chart.draw(results)
+    ElementTree.fromstring(drawn)
+    for row in results["trace"]:
+        if row["policy"] == "longest unused":
+            assert f"{row['percent_recomputed']:.3g}<" in drawn
+    assert economy_chart.PATH.read_text(encoding="utf-8") == economy_chart.chart(), "run `make docs`"
