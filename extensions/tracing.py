@@ -6,15 +6,16 @@ an exporter (`gateway.tracing`). What is said and generated is never recorded, o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 from opentelemetry import trace
+from opentelemetry.context import attach, detach, get_current
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-__all__ = ["GenerationSpan", "SpanKind", "mark_failed", "span", "trace_headers", "tracer"]
+__all__ = ["GenerationSpan", "SpanKind", "kept_span", "mark_failed", "span", "trace_headers", "tracer"]
 
 tracer = trace.get_tracer("wye")
 
@@ -59,6 +60,21 @@ def trace_headers() -> dict[str, str]:
     carried: dict[str, str] = {}
     _W3C.inject(carried)
     return carried
+
+
+def kept_span() -> Callable[[], AbstractContextManager[None]]:
+    """What has another task work below the span of now: to be entered there."""
+    known = get_current()
+
+    @contextmanager
+    def below() -> Iterator[None]:
+        token = attach(known)
+        try:
+            yield
+        finally:
+            detach(token)
+
+    return below
 
 
 class GenerationSpan:

@@ -19,6 +19,7 @@ from extensions.tools.mcp_connection import McpConnection
 from extensions.tools.sending import Sent
 from extensions.tools.servers import McpServer
 from extensions.tools.spec import McpTarget, ToolSpec
+from extensions.tracing import kept_span
 
 OPERATION_META = "wye/operation_id"
 """Key in a call's `_meta` with the id of one piece of work, so that a server can tell a repetition."""
@@ -80,10 +81,14 @@ class McpTools:
         if not _is_allowed(server, tool):
             raise ToolFailed(f"{tool!r} is not among the tools of {server.label!r} that may be used")
 
+        # What asks runs in the connection's own task: below the span of this call only if it is told.
+        below_this_call = kept_span()
+
         async def ask(client: Any) -> CallToolResult:
             sent.is_sent = True
             meta = cast("RequestParamsMeta", {OPERATION_META: operation_id})
-            answer: CallToolResult = await client.call_tool(tool, dict(arguments), meta=meta)
+            with below_this_call():  # the SDK has the server know of it, in `_meta`
+                answer: CallToolResult = await client.call_tool(tool, dict(arguments), meta=meta)
             return answer
 
         answer = await self._connection(server, account).ask(ask)

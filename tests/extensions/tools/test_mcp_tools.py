@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from extensions.tools.box import ToolBox
 from extensions.tools.catalog import ToolCaller, ToolResult
@@ -74,6 +75,18 @@ async def test_a_call_carries_its_operation_and_returns_text_and_json(server: Se
     assert cut.text == "é" * 500
     name, arguments, meta = server.calls[0]
     assert (name, arguments, meta["wye/operation_id"]) == ("add", {"a": 2, "b": 3}, "op_9")
+
+
+async def test_a_server_is_told_of_the_trace_that_each_call_belongs_to(server: Server, box: ToolBox) -> None:
+    async with over_http(server) as described:
+        for number in (1, 2):
+            known = SpanContext(trace_id=number << 64, span_id=7, is_remote=False, trace_flags=TraceFlags(1))
+            with use_span(NonRecordingSpan(known)):
+                await call(box, described, "add", {"a": 2, "b": 3})
+        await call(box, described, "add", {"a": 2, "b": 3})
+        await box.aclose()
+    told = [meta.get("traceparent") for _, _, meta in server.calls]
+    assert [one and one.split("-")[1] for one in told] == [f"{1 << 64:032x}", f"{2 << 64:032x}", None]
 
 
 async def test_arguments_are_checked_before_the_server_hears_of_them(server: Server, box: ToolBox) -> None:
