@@ -24,7 +24,7 @@ class LMHead:
             matrix: [V, E].
             scale: [V] float32 of a quantized matrix, or None.
         """
-        self._product = _product(matrix) if scale is None else QuantizedProduct(matrix, scale)
+        self._product = _product(matrix) if scale is None else QuantizedProduct(matrix, scale, exact=True)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Computes logits.
