@@ -19,6 +19,7 @@ from engine.attention.backend import LaneLayout
 from engine.attention.pieces_of_work import Cut, CutLanes, cut_pieces
 from engine.attention.tables import Counts
 from engine.cuda.kernels.paged_attention import MOST_PARTS, Pieces, TileConfig, paged_attention
+from engine.cuda.kernels.shared_memory import fitting_tiles, shared_bytes
 from engine.kv.storage import KVStorage
 
 _PROGRAMS_PER_PROCESSOR = 2
@@ -28,6 +29,25 @@ _LEAST_PART_TOKENS = 256
 
 _FEW_ROWS = 64
 """Rows of queries up to which a lane gets a small tile."""
+
+_OTHER_BYTES = 2048
+"""Shared memory of a program beside its tiles."""
+
+_FEW_TILES = (
+    TileConfig(rows=_FEW_ROWS, block=64),
+    TileConfig(rows=_FEW_ROWS, block=64, num_stages=1),
+    TileConfig(rows=_FEW_ROWS, block=32, num_stages=1),
+)
+
+_TILES = (
+    TileConfig(rows=128, block=128, num_warps=8),
+    TileConfig(rows=128, block=64, num_warps=8),
+    *_FEW_TILES,
+)
+"""Tiles of lanes of many tokens, the fastest first; the first that fits is taken."""
+
+_EXACT_TILES = (TileConfig(rows=64, block=32, num_stages=1), TileConfig(rows=32, block=32, num_stages=1))
+"""Tiles of float32, which no tensor core takes."""
 
 _ALIGNMENT = 4
 """Numbers to which parts of the upload are aligned, so that kernels may take 16 bytes at a time."""
@@ -169,17 +189,23 @@ def tile_config(size: int, num_lanes: int, share: int, storage: KVStorage, proce
         storage: K and V, for its shape and dtype.
         processors: Of the device.
     """
-    exact = storage.dtype.itemsize > 2
+    row_bytes = max(16, _power(storage.head_dim)) * storage.dtype.itemsize
     if size == 1:
         pairs = storage.num_kv_heads % 2 == 0 and share <= 8
         heads = 2 if pairs and num_lanes * storage.num_kv_heads >= 2 * _PROGRAMS_PER_PROCESSOR * processors else 1
+        columns, num_stages = fitting_tiles(64, row_bytes, 3, storage.device)
         rows = max(16, _power(heads * share))
-        return TileConfig(rows=rows, block=(32 if exact else 64) // heads, heads=heads, num_stages=1 if exact else 3)
-    if exact:
-        return TileConfig(rows=max(32, _power(share)), block=32, num_stages=1)
-    if size == 2 or storage.head_dim > 128:
-        return TileConfig(rows=max(_FEW_ROWS, _power(share)), block=64)
-    return TileConfig(rows=128, block=128, num_warps=8)
+        return TileConfig(rows=rows, block=columns // heads, heads=heads, num_stages=num_stages)
+    least_rows = _power(share)
+    tiles = _EXACT_TILES if storage.dtype.itemsize > 2 else _FEW_TILES if size == 2 else _TILES
+    space = shared_bytes(storage.device)
+    fits = [tile for tile in tiles if _tile_bytes(tile, row_bytes) <= space and tile.rows >= least_rows]
+    return fits[0] if fits else TileConfig(rows=max(16, least_rows), block=16, num_stages=1)
+
+
+def _tile_bytes(tile: TileConfig, row_bytes: int) -> int:
+    """Shared memory of a program: queries, and a tile of keys and one of values more than are in flight."""
+    return (tile.rows + 2 * (tile.num_stages + 1) * tile.block) * row_bytes + _OTHER_BYTES
 
 
 def _cut(config: TileConfig, share: int, storage: KVStorage, processors: int, *, causal: bool) -> Cut:

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from engine.cuda.kernels.attention_config import AttentionConfig
 from engine.cuda.kernels.pdl import launch_dependents, wait
+from engine.cuda.kernels.shared_memory import fitting_tiles
 from engine.cuda.kernels.softmax import LOWEST, arrive_last, attend, load_rows, merge_parts, store_part
 
 _MERGED_AT_ONCE = 8192
@@ -221,7 +222,7 @@ def decode_attention(
         counters: At least M * G int32, zero, and zero again afterwards.
         out: [M, H * D], written.
         num_lanes: L.
-        config: How it is cut.
+        config: How it is cut; fewer and smaller tiles are taken where its own do not fit.
         pdl: Begin before the kernel in front has ended.
 
     Raises:
@@ -233,6 +234,8 @@ def decode_attention(
         raise ValueError(f"{config.heads} heads a program do not divide {num_kv_heads} as a power of two")
     taken = config.heads * num_heads // num_kv_heads
     merge_rows, width = triton.next_power_of_2(taken), max(16, triton.next_power_of_2(head_dim))
+    columns = max(16, config.block * config.heads)
+    columns, num_stages = fitting_tiles(columns, width * kv.element_size(), config.num_stages, kv.device)
     _decode_attention[(config.splits, num_kv_heads // config.heads, num_lanes)](
         qkv,
         positions,
@@ -260,9 +263,9 @@ def decode_attention(
         HAS_NORM=q_norm is not None,
         HEADS=config.heads,
         ROWS=max(16, merge_rows),
-        BLOCK=max(config.block, 16 // config.heads),
+        BLOCK=columns // config.heads,
         SPLITS=config.splits,
-        STAGES=2 * config.num_stages + 1,  # a tile needs its pages first, so each tile in flight takes two
+        STAGES=2 * num_stages + 1,  # a tile needs its pages first, so each tile in flight takes two
         MERGE_ROWS=merge_rows,
         MERGE_PARTS=max(1, min(config.splits, _MERGED_AT_ONCE // (merge_rows * width))),
         PDL=pdl,
