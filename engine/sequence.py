@@ -31,6 +31,7 @@ from engine.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from engine.contexts.hosting import Plan
+    from engine.scheduling.batch import LaneResult
 
 
 class SequenceStatus(enum.Enum):
@@ -53,7 +54,7 @@ class Sequence:
         stop_ids: Tokens that end it.
         payer: Whom the KV meter charges for it; its context's, if it has one.
         token_ids: Prompt and known output.
-        num_in_flight: Sampled tokens whose ids the host does not know yet.
+        num_in_flight: Sampled tokens whose ids the host does not know yet, or that are only proposed.
         num_scheduled: Tokens handed to the device in the present run.
         num_computed: Tokens whose K and V are known to be stored.
         copied_from, copied_to: First position of the last pages copied for it, from others or from host memory, and the
@@ -80,7 +81,10 @@ class Sequence:
         first_read: Number of the first of them among all rows of its pass.
         rows: Those read so far.
         take_until: A token drawn at this position or later is proposed only; see `engine.scheduling.stepping`.
-        proposal: The token proposed, while the sequence is paused.
+        proposal: The token proposed, until the caller has said what to take.
+        ahead: Draws behind the proposal, as if it were taken, that the caller has not been shown.
+        num_ahead: Tokens behind the computed ones whose K and V are stored, as if all that is proposed were taken.
+        trust: How likely the caller is to take what is proposed; see `engine.scheduling.stepping`.
         params: How it is sampled now.
         num_prompt: Tokens of the prompt.
         max_total: Length at which it ends.
@@ -122,6 +126,9 @@ class Sequence:
     first_read: int = 0
     rows: list[Distribution] = field(default_factory=list)
     proposal: int | None = None
+    ahead: list[LaneResult] = field(default_factory=list)
+    num_ahead: int = 0
+    trust: int = 0
     take_until: int = field(init=False)
     params: SamplingParams = field(init=False)
     num_prompt: int = field(init=False)
@@ -205,6 +212,11 @@ class Sequence:
             if token_id in self.stop_ids:
                 return forced[:count]
         return forced
+
+    @property
+    def num_open(self) -> int:
+        """Tokens drawn, or being drawn, that are only proposed: the caller may yet take others."""
+        return len(self.token_ids) + self.num_in_flight - max(self.take_until, len(self.token_ids))
 
     @property
     def order(self) -> tuple[int, int]:

@@ -118,6 +118,7 @@ class EngineServer:
         self._owners: dict[str, _Gateway] = {}
         self._preparing: dict[str, _Preparing] = {}
         self._charges: dict[str, AccountCharge] = {}
+        self._has_news = False
         self._stats_due_s = 0.0
         self._tend_due_s = 0.0
         self._parent_due_s = 0.0
@@ -131,6 +132,8 @@ class EngineServer:
             while self._take_commands():
                 if self._preparing:
                     self._submit_prepared()
+                if self._has_news:
+                    self._send_frames()  # whoever decides on the next token must not wait for a step
                 events = self._loop.step() if self._loop.has_work else []
                 self._route(events)
                 self._tend()
@@ -297,10 +300,12 @@ class EngineServer:
             if gateway is None:
                 continue
             gateway.frame.events.append(event)
+            self._has_news = True
             if event.finish_reason is not None:
                 self._ended(gateway, event.request_id, {event.index})
 
     def _send_frames(self) -> None:
+        self._has_news = False
         now = time.monotonic()
         if now >= self._stats_due_s:
             self._stats_due_s = now + STATS_INTERVAL_S

@@ -304,6 +304,8 @@ class Scheduler:
             num_pending = sequence.num_pending
             if sequence.drafter is not None and sequence.drafter.waits and self._is_awaited(sequence):
                 continue
+            if sequence.request.stepped and not self.stepping.may_go_on(sequence):
+                continue
             if num_pending == 1:
                 num_preempted += self._extend(batch, sequence)
             elif num_pending > 1:
@@ -382,7 +384,9 @@ class Scheduler:
                 if lane.samples and sequence is sequence.group.last:
                     events.append(self._accept_all(sequence.group, result))
             elif lane.proposes:
-                events.append(self.stepping.propose(sequence, result))
+                event = self.stepping.propose(sequence, result)
+                if event is not None:
+                    events.append(event)
             elif lane.samples:
                 events.append(self._accept(sequence, lane, result))
             elif sequence.num_computed == sequence.max_total:
@@ -464,6 +468,9 @@ class Scheduler:
             self._append_lane(batch, sequence, count, copies=())
             return 0
         num_preempted = 0
+        if sequence.num_open > 0 and not self.kv.can_reserve(sequence.table, start, stop):
+            self._roster.pause(sequence)  # nobody gives way to a guess
+            return 0
         while not self.kv.can_reserve(sequence.table, start, stop):
             if self.contexts.demote_one() or self._park_one():
                 continue
@@ -639,7 +646,7 @@ class Scheduler:
         batch.is_awaited |= sequence.drafter is not None and sequence.drafter.waits
         if sequence.context is not None:
             self._hold(batch, lane, sequence.context)
-        sequence.num_in_flight += samples and not lane.proposes
+        sequence.num_in_flight += samples
         if copies:
             sequence.copied_from, sequence.copied_to = start // self.kv.page_size * self.kv.page_size, lane.stop
         if samples and sequence.constraint is not None:
@@ -682,11 +689,14 @@ class Scheduler:
     def _suspend(self, sequence: Sequence) -> None:
         """Takes a sequence out of those who run."""
         self._close(sequence, keep=True)
-        sequence.num_scheduled = sequence.num_computed = sequence.num_in_flight = 0
+        sequence.num_scheduled = sequence.num_computed = sequence.num_in_flight = sequence.num_ahead = 0
+        sequence.ahead = []
         sequence.prompt_logprobs = []
         sequence.rows = []
         sequence.pooled = None
         self._roster.suspend(sequence)
+        if sequence.request.stepped:
+            self.stepping.rest(sequence)
 
     # -- taking results in ----------------------------------------------------------------------------------------
 
@@ -695,6 +705,8 @@ class Scheduler:
         sequence = lane.sequence
         assert sequence.table is not None
         sequence.num_computed = lane.stop
+        if sequence.request.stepped:
+            self.stepping.commit(sequence)
         if lane.drafts:
             self._settle(sequence, lane, result)
         if result.prompt_logprobs:

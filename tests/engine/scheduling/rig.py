@@ -113,11 +113,12 @@ class Rig:
 
     def drain(self, limit: int = 10_000) -> None:
         for _ in range(limit):
-            if not self.scheduler.has_work:
+            if self.scheduler.has_work:
+                self.step()
+            elif self.in_flight:
+                self._apply()  # which may give somebody work again
+            else:
                 break
-            self.step()
-        while self.in_flight:
-            self._apply()
         assert not self.scheduler.has_work
         self.scheduler.check_integrity()
         self.check_charges()
