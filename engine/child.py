@@ -8,7 +8,6 @@ standard error   logs
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -20,9 +19,7 @@ from engine.config import EngineConfig
 from engine.errors import EngineError, ModelLoadError
 from engine.reports import report
 from engine.request import EngineInfo, ErrorReport
-
-SWITCH_INTERVAL_S = 0.0005
-"""How long a thread of the engine process may keep another from Python."""
+from engine.settling import settle
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -79,24 +76,13 @@ def main() -> int:
             logging.getLogger(__name__).exception("the engine could not be built")
             tell(Status("failed", error=report(ModelLoadError(f"{type(error).__name__}: {error}"))))
             return 1
-        _settle()
+        settle()
         loop.warm_up()
         with bound_socket(order.endpoint) as socket:
             tell(Status("ready", info=loop.info))
             EngineServer(loop, socket, parent=0).run()
         loop.close()
     return 0
-
-
-def _settle() -> None:
-    """Readies the interpreter for steps of a few milliseconds, once everything is loaded.
-
-    What loading left lives as long as the process: looking through it for garbage would stop a step for 50 ms. And a
-    device that comes back from its step gets the interpreter within `SWITCH_INTERVAL_S`, whatever the host is at.
-    """
-    gc.collect()
-    gc.freeze()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 def _read_line(descriptor: int) -> bytes:

@@ -76,6 +76,7 @@ class Sequence:
         constraint: Its place in the language that its output must belong to, after the tokens the host knows.
         program: What draws its tokens, if that is not the sampler.
         drafter: Guesses its next tokens, if its request wants that.
+        is_plain: Nothing but tokens is wanted of it; see `engine.scheduling.plain`.
         group: Who draws its tokens together with it, if anybody does.
         reads: Slots that are read out, rising.
         first_read: Number of the first of them among all rows of its pass.
@@ -131,6 +132,7 @@ class Sequence:
     trust: int = 0
     take_until: int = field(init=False)
     params: SamplingParams = field(init=False)
+    is_plain: bool = False
     num_prompt: int = field(init=False)
     max_total: int = field(init=False)
     num_to_compute: int = field(init=False)

@@ -13,6 +13,7 @@ from engine.build import build_loop
 from engine.config import EngineConfig
 from engine.request import ConstraintSpec, DrafterSpec, EngineInfo, FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
+from engine.settling import settle
 from engine.stats import EngineStats
 from loadtests.workload import random_ids
 
@@ -116,6 +117,7 @@ class EngineDriver:
 
     def __init__(self, config: EngineConfig) -> None:
         self._loop = build_loop(config)
+        settle()
         self._num_submitted = 0
         self.info: EngineInfo = self._loop.info
 

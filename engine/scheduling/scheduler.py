@@ -40,6 +40,7 @@ from engine.scheduling.batch import Batch, Lane, LaneResult
 from engine.scheduling.events import make_event
 from engine.scheduling.floors import Floors
 from engine.scheduling.pace import Pace
+from engine.scheduling.plain import is_plain, plain_lane, take_plain
 from engine.scheduling.policy import preemption_victim
 from engine.scheduling.roster import Roster
 from engine.scheduling.shares import FairShares
@@ -189,6 +190,7 @@ class Scheduler:
             if program is not None:
                 num_rows = sum(len(lane.rows) for lane in request.passes)
                 sequence.program = ProgramSession(program, stream_key(seed, index), len(token_ids), num_rows=num_rows)
+            sequence.is_plain = is_plain(sequence)
             sequences.append(sequence)
         if context is not None:
             self._begin(context, sequences[0], 0)
@@ -297,6 +299,11 @@ class Scheduler:
         for sequence in () if first else tuple(self._roster.running):
             if not sequence.is_running or sequence in held_back:
                 continue  # it yielded to one before it, or it is not its turn
+            if sequence.is_plain:
+                lane = plain_lane(sequence, self.kv)
+                if lane is not None:
+                    batch.append(lane)
+                    continue
             if sequence.group is not None:
                 if sequence.group.first is sequence:
                     num_preempted += self._extend_group(batch, sequence.group, prefilling)
@@ -379,6 +386,12 @@ class Scheduler:
             sequence = lane.sequence
             if not sequence.is_running or lane.run != sequence.runs:
                 continue  # it ended, or gave its pages back and will compute this again
+            if sequence.is_plain and lane.samples and result.token_id is not None:
+                event = take_plain(sequence, lane, result.token_id)
+                if event is not None:
+                    self._totals.num_decode_tokens += 1
+                    events.append(event)
+                    continue
             self._commit(lane, result)
             if sequence.group is not None:
                 if lane.samples and sequence is sequence.group.last:

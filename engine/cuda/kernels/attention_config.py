@@ -42,15 +42,14 @@ def choose_attention(width: int, context: int, num_heads: int, num_kv_heads: int
         num_heads: Query heads.
         num_kv_heads: Key/value heads.
     """
-    if width <= 4:
-        return AttentionConfig(splits=_power_between(context // 64, 8, _MOST_SPLITS), num_warps=8, num_stages=1)
-    if width < 24:
-        least = 4 if width <= 8 else 2
-        return AttentionConfig(splits=_power_between(context // 128, least, _MOST_SPLITS), block=32, num_stages=3)
     splits = _power_between(context // _SPLIT_TOKENS, 1, _MOST_SPLITS)
-    if width < 48 and num_heads >= 4 * num_kv_heads:
+    if width == 1:
+        return AttentionConfig(splits=_power_between(context // 64, 8, _MOST_SPLITS), num_warps=8, num_stages=1)
+    if width <= 8:
+        return AttentionConfig(splits=_power_between(context // 128, 4, _MOST_SPLITS), block=32, num_stages=3)
+    if width < 24 or (width < 48 and num_heads >= 4 * num_kv_heads):
         return AttentionConfig(splits=splits, block=32, num_stages=4)
-    heads = _packed(num_heads, num_kv_heads, 2)
+    heads = _packed(num_heads, num_kv_heads, 2 if width < 96 else 4)
     return AttentionConfig(splits=splits, block=64 // heads, heads=heads, num_stages=3)
 
 
