@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 
@@ -37,6 +38,12 @@ def _make_triton() -> AttentionBackend:
     from engine.attention.triton import TritonBackend  # not where there is no Triton
 
     return TritonBackend()
+
+
+def _make_mixed() -> AttentionBackend:
+    from engine.attention.mixed import MixedBackend
+
+    return MixedBackend(_make_triton(), FlashInferBackend)
 
 
 def _triton_refusal(device: torch.device) -> str | None:
@@ -94,7 +101,10 @@ def choose_backend(name: str, device: torch.device | str, *, quantized_kv: bool 
             preferred, reason = _FALLBACK[0], f"{_FALLBACK[1]}; not {preferred}, since {refusal}"
         if quantized_kv and not BACKENDS[preferred].reads_quantized:
             preferred, reason = _QUANTIZED_FALLBACK
-        return BackendChoice(backend=BACKENDS[preferred].make(), reason=f"best for {kind}: {reason}")
+        make = BACKENDS[preferred].make
+        if preferred == "triton" and find_spec("flashinfer") is not None:
+            make, reason = _make_mixed, f"{reason}; flashinfer's for long prompts"
+        return BackendChoice(backend=make(), reason=f"best for {kind}: {reason}")
     row = BACKENDS.get(name)
     if row is None:
         raise ModelLoadError(f"attention backend {name!r} is unknown; there are auto, {', '.join(sorted(BACKENDS))}")
