@@ -54,6 +54,7 @@ class Step(enum.StrEnum):
 
     AUTO = "auto"
     NATIVE = "native"
+    CUDA = "cuda"
     TORCH = "torch"
 
 
