@@ -18,7 +18,7 @@ from docs.tables_gateway import error_table, metric_table, settings_table
 from docs.tables_library import library_table
 from docs.tables_programs import operation_table
 from docs.tables_project import catalog_table, make_table
-from docs.tables_quality import quality
+from docs.tables_quality import quality, quantized
 from docs.tables_results import results
 from docs.tables_suites import suites
 
@@ -33,6 +33,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "metrics": metric_table,
     "operations": operation_table,
     "quality": quality,
+    "quantized": quantized,
     "results": results,
     "settings": settings_table,
     "suites": suites,

@@ -9,19 +9,20 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from engine.models.checkpoint import Checkpoint, open_checkpoint
+from engine.models.step import StepModel
 from engine.text.model import TextModel
 from loadtests.models import locate
-from loadtests.quality_forms import FORMS, REFERENCE, Form
+from loadtests.quality_forms import BASELINE, FORMS, QUANTIZED, REFERENCE, Form
 from loadtests.results import report
 from loadtests.tables import Table
-from loadtests.teacher import Comparison, make_storage, read_window, windows
+from loadtests.teacher import Comparison, read_window, windows
 
 TEXTS = Path(__file__).parent / "texts"
 NEAR_TIES = (0.1, 0.25, 0.5)
@@ -40,30 +41,49 @@ def read_texts(model: Path) -> dict[str, list[int]]:
 
 
 class Examination:
-    """Texts cut into windows, and what the reference says about them; holds its logits, 0.2 MB a position."""
+    """Texts cut into windows, and what the reference says about them; holds its logits, 0.2 MB a position.
+
+    Attributes:
+        choices: Of each form examined, the likeliest token at each position.
+    """
 
     def __init__(self, texts: Mapping[str, Sequence[int]], *, window: int, chunk: int) -> None:
+        self.choices: dict[str, torch.Tensor] = {}
+        self._loaded: tuple[Callable[[Checkpoint], StepModel], StepModel] | None = None
         self._window = window
         self._chunk = chunk
         self._windows = [(name, part) for name, ids in texts.items() for part in windows(ids, window)]
         self._reference: list[torch.Tensor] = []
 
-    def examine(self, checkpoint: Checkpoint, form: Form) -> dict[str, Comparison]:
+    def examine(self, checkpoint: Checkpoint, name: str, form: Form) -> dict[str, Comparison]:
         """Reads all windows with one form; the first form examined is the reference.
 
         Returns:
             By text.
         """
-        model = form.open(checkpoint)
-        storage = make_storage(checkpoint.config, self._window, form.kv_dtype)
+        model = self._open(checkpoint, form)
+        storage = form.make_storage(model, self._window)
         found: dict[str, Comparison] = {}
+        choices = []
         is_reference = not self._reference
-        for index, (name, token_ids) in enumerate(self._windows):
+        for index, (text, token_ids) in enumerate(self._windows):
             logits = read_window(model, storage, token_ids, self._chunk)
+            choices.append(logits.argmax(-1))
             if is_reference:
                 self._reference.append(logits)
-            found.setdefault(name, Comparison()).add(token_ids, logits, self._reference[index])
+            found.setdefault(text, Comparison()).add(token_ids, logits, self._reference[index])
+        self.choices[name] = torch.cat(choices)
         return found
+
+    def agreement(self, one: str, other: str) -> float:
+        """Share of positions where two examined forms find the same token likeliest."""
+        return (self.choices[one] == self.choices[other]).double().mean().item()
+
+    def _open(self, checkpoint: Checkpoint, form: Form) -> StepModel:
+        if self._loaded is None or self._loaded[0] is not form.open:
+            self._loaded = None  # not two models at a time
+            self._loaded = form.open, form.open(checkpoint)
+        return self._loaded[1]
 
 
 def total(parts: Mapping[str, Comparison]) -> Comparison:
@@ -119,6 +139,38 @@ def overall_table(title: str, results: Mapping[str, Comparison]) -> Table:
     return table
 
 
+def baseline_table(results: Mapping[str, Comparison], agreement: Mapping[str, float]) -> Table:
+    """What each form costs against the baseline.
+
+    Args:
+        results: Of all forms, the baseline's among them.
+        agreement: Greedy agreement with the baseline.
+    """
+    table = Table(
+        title=f"Against {FORMS[BASELINE].label}",
+        headers=[
+            "form",
+            "perplexity",
+            "perplexity, change",
+            "greedy agreement",
+            "with float32",
+            "tested to be at least",
+        ],
+    )
+    perplexity = results[BASELINE].perplexity
+    for name, found in results.items():
+        floor = FORMS[name].floor
+        table.add(
+            FORMS[name].label,
+            f"{found.perplexity:.3f}",
+            f"{found.perplexity / perplexity - 1:+.2%}",
+            f"{agreement[name]:.2%}",
+            f"{found.num_agreeing / found.num_positions:.2%}",
+            "-" if floor is None else f"{floor:.0%}",
+        )
+    return table
+
+
 def text_table(texts: Mapping[str, Sequence[int]], results: Mapping[str, Mapping[str, Comparison]]) -> Table:
     """Perplexity and agreement of each form on each text."""
     headers = [f"{name} ({len(ids)} tokens)" for name, ids in texts.items()]
@@ -139,8 +191,12 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--model", default="smollm2-135m", help="stored name, Hugging Face directory or GGUF file")
     command.add_argument(
-        "--forms", nargs="+", choices=[name for name in FORMS if name != REFERENCE], help="all that run here by default"
+        "--forms",
+        nargs="+",
+        choices=["quantized", *(name for name in FORMS if name != REFERENCE)],
+        help="all that run here by default; quantized: those of weights, K and V in int8 and fp8",
     )
+    command.add_argument("--tokens", type=int, help="read only so many tokens of each text")
     command.add_argument("--window", type=int, default=512, help="tokens read together, with nothing before them")
     command.add_argument("--chunk", type=int, default=128, help="tokens of one step")
     command.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of one step")
@@ -156,6 +212,7 @@ def chosen_forms(names: Sequence[str] | None) -> list[str]:
         SystemExit: A form was asked for by name that does not run here.
     """
     chosen = [REFERENCE]
+    names = [each for name in names or () for each in (QUANTIZED if name == "quantized" else (name,))]
     for name in names or [each for each in FORMS if each != REFERENCE]:
         reason = FORMS[name].missing()
         if reason is None:
@@ -173,22 +230,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = command.parse_args(argv)
     if options.window < 2 or options.chunk < 1 or options.threads < 1:
         command.error("--window must be at least 2, --chunk and --threads at least 1")
+    if options.tokens is not None and options.tokens < 2:
+        command.error("--tokens must be at least 2")
     torch.set_num_threads(options.threads)
     forms = chosen_forms(options.forms)
     path = locate(options.model)
     checkpoint = open_checkpoint(path)
-    texts = read_texts(path)
+    texts = {name: token_ids[: options.tokens] for name, token_ids in read_texts(path).items()}
     examination = Examination(texts, window=options.window, chunk=options.chunk)
     by_text: dict[str, dict[str, Comparison]] = {}
     for name in forms:
         started_s = time.perf_counter()
-        by_text[name] = examination.examine(checkpoint, FORMS[name])
+        by_text[name] = examination.examine(checkpoint, name, FORMS[name])
         print(f"{name}: {time.perf_counter() - started_s:.0f} s", flush=True)
     results = {name: total(parts) for name, parts in by_text.items()}
     num_positions = results[REFERENCE].num_positions
     title = f"{options.model}: {num_positions} positions, against float32"
+    tables = [overall_table(title, results)]
+    agreement = {}
+    if BASELINE in results:
+        agreement = {name: examination.agreement(name, BASELINE) for name in results}
+        tables.append(baseline_table(results, agreement))
     report(
-        [overall_table(title, results), text_table(texts, by_text)],
+        [*tables, text_table(texts, by_text)],
         {
             "model": options.model,
             "fingerprint": checkpoint.fingerprint(),
@@ -198,6 +262,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 name: {
                     "label": FORMS[name].label,
                     **summary(found),
+                    "greedy_agreement_with_baseline": agreement.get(name),
                     "texts": {text: summary(part) for text, part in by_text[name].items()},
                 }
                 for name, found in results.items()

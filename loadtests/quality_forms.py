@@ -7,15 +7,36 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.kv.storage import KVStorage
 from engine.models.checkpoint import Checkpoint
 from engine.models.decoder import load_model
 from engine.models.step import StepModel
 from engine.models.weights import load_weights
 from engine.native.library import native_status
-from loadtests.simulated import Numbers, SimulatedDecoder, bfloat16, int8, rotated
+from engine.quantization.calibration import calibrate
+from engine.quantization.formats import FORMATS as FORMATS_OF_NUMBERS
+from loadtests.simulated import Numbers, SimulatedDecoder, bfloat16, fp8, int8, rotated
+from loadtests.teacher import make_storage
 
 CPU = torch.device("cpu")
 REFERENCE = "torch-float32"
+BASELINE = "torch-bfloat16"
+"""What a server computes with unless told otherwise: what other forms cost is said against it too."""
+
+QUANTIZED = (
+    BASELINE,
+    "kv-bfloat16",
+    "kv-int8",
+    "kv-int8-plain",
+    "kv-fp8",
+    "kv-fp8-plain",
+    "torch-int8",
+    "torch-int8-kv-int8",
+    "torch-fp8",
+    "torch-fp8-kv-fp8",
+    "simulated-fp8-inputs",
+)
+"""Forms of `--forms quantized`, whose results are a file of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,18 +46,43 @@ class Form:
     Attributes:
         label: For tables.
         kv_dtype: Of K and V in its storage.
-        open: Loads a checkpoint into it.
+        open: Loads a checkpoint into it; forms that share a loader share a model.
         missing: Why it cannot run here, or None.
+        smooths: Keys that are kept as codes are smoothed before.
+        floor: Greedy agreement with float32 that a test holds it to, on a short sample; None without a promise.
     """
 
     label: str
     kv_dtype: torch.dtype
     open: Callable[[Checkpoint], StepModel]
     missing: Callable[[], str | None] = lambda: None
+    smooths: bool = True
+    floor: float | None = None
+
+    def make_storage(self, model: StepModel, num_tokens: int) -> KVStorage:
+        """K and V for one window."""
+        storage = make_storage(model.config, num_tokens, self.kv_dtype)
+        if storage.format is not None and self.smooths:
+            calibrate(model, storage, model.config.max_position)
+        return storage
 
 
 def _torch(dtype: torch.dtype) -> Callable[[Checkpoint], StepModel]:
     return lambda checkpoint: load_model(checkpoint, device=CPU, dtype=dtype)
+
+
+def _quantized(name: str | None) -> Callable[[Checkpoint], StepModel]:
+    """Weights in a format of one byte, or bfloat16; attention that reads K and V of any format."""
+    return lambda checkpoint: load_model(
+        checkpoint,
+        device=CPU,
+        dtype=torch.bfloat16,
+        quantized=None if name is None else FORMATS_OF_NUMBERS[name],
+        quantized_kv=True,
+    )
+
+
+_BFLOAT16, _INT8, _FP8 = _quantized(None), _quantized("int8"), _quantized("fp8")
 
 
 def _q8_0() -> Numbers:
@@ -100,6 +146,24 @@ FORMS: Mapping[str, Form] = {
         label="simulated: int8 weights, a scale per row, bfloat16 inputs",
         kv_dtype=torch.float32,
         open=_simulated(Numbers(weights=int8(None), inputs=bfloat16)),
+    ),
+    "kv-bfloat16": Form(label="torch, bfloat16 weights, K and V", kv_dtype=torch.bfloat16, open=_torch(torch.bfloat16)),
+    "kv-int8": Form(label="torch, bfloat16 weights, int8 K and V", kv_dtype=torch.int8, open=_BFLOAT16, floor=0.95),
+    "kv-int8-plain": Form(label="the same int8, keys not smoothed", kv_dtype=torch.int8, open=_BFLOAT16, smooths=False),
+    "kv-fp8": Form(
+        label="torch, bfloat16 weights, fp8 K and V", kv_dtype=torch.float8_e4m3fn, open=_BFLOAT16, floor=0.88
+    ),
+    "kv-fp8-plain": Form(
+        label="the same fp8, keys not smoothed", kv_dtype=torch.float8_e4m3fn, open=_BFLOAT16, smooths=False
+    ),
+    "torch-int8": Form(label="torch, int8 weights", kv_dtype=torch.float32, open=_INT8, floor=0.88),
+    "torch-int8-kv-int8": Form(label="torch, int8 weights, K and V", kv_dtype=torch.int8, open=_INT8),
+    "torch-fp8": Form(label="torch, fp8 weights", kv_dtype=torch.float32, open=_FP8, floor=0.78),
+    "torch-fp8-kv-fp8": Form(label="torch, fp8 weights, K and V", kv_dtype=torch.float8_e4m3fn, open=_FP8),
+    "simulated-fp8-inputs": Form(
+        label="simulated: fp8 weights, and inputs of products with a scale a row",
+        kv_dtype=torch.float32,
+        open=_simulated(Numbers(weights=fp8, inputs=fp8)),
     ),
 }
 """By the name that `--forms` takes, in the order of the table; the reference comes first."""

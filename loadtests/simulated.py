@@ -21,6 +21,8 @@ from engine.models.config import ModelConfig
 from engine.models.parameters import DecoderWeights, LayerWeights
 from engine.models.step import StepInputs
 from engine.ops.reference import gated_silu, head_norm, rms_norm, rotate
+from engine.quantization.formats import FORMATS
+from engine.quantization.matrix import quantize
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 """float32 [R, K] to float32 [R, K] of fewer values."""
@@ -51,6 +53,11 @@ def int8(block: int | None, scale: torch.dtype = torch.float32) -> Rounding:
         return rounded.view(num_rows, -1)[:, :num_inputs]
 
     return rounding
+
+
+def fp8(values: torch.Tensor) -> torch.Tensor:
+    """Numbers of float8 e4m3 times one scale a row, the largest magnitude of the row over 448."""
+    return quantize(values, FORMATS["fp8"]).dequantized()
 
 
 def rotated(rounding: Rounding, block: int) -> Rounding:

@@ -14,7 +14,7 @@ from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.decoder import load_model
 from engine.models.weights import load_weights
 from loadtests import quality
-from loadtests.quality_forms import CPU, FORMS, REFERENCE
+from loadtests.quality_forms import CPU, FORMS, QUANTIZED, REFERENCE
 from loadtests.simulated import Numbers, SimulatedDecoder, bfloat16, int8, rotated
 from loadtests.teacher import Comparison, make_storage, read_window, windows
 from tests.tiny_models import FAMILIES, Family, write_tiny_model
@@ -146,7 +146,7 @@ def test_a_report_has_every_form_and_every_text(
     (texts / "two.txt").write_text("Paris. 1 2 3 4", encoding="utf-8")
     monkeypatch.setattr(quality, "TEXTS", texts)
     path = tmp_path / "quality.json"
-    forms = ["torch-bfloat16", "simulated-int8"]
+    forms = ["torch-bfloat16", "simulated-int8", "kv-int8", "torch-fp8-kv-fp8"]
     options = ["--model", str(tmp_path / "model"), "--forms", *forms, "--window", "32", "--chunk", "10"]
     assert quality.main([*options, "--threads", "1", "--json", str(path)]) == 0
     report = json.loads(path.read_text(encoding="utf-8"))
@@ -157,7 +157,39 @@ def test_a_report_has_every_form_and_every_text(
         assert form["perplexity"] > 1
         assert (form["mean_logit_error"] == 0) == (name == REFERENCE)
     assert [row[0] for row in report["tables"][0]["rows"]] == [FORMS[name].label for name in report["forms"]]
+    assert report["forms"]["torch-bfloat16"]["greedy_agreement_with_baseline"] == 1
+    assert all(0 < form["greedy_agreement_with_baseline"] <= 1 for form in report["forms"].values())
+    assert len({row[0] for row in report["tables"][1]["rows"]}) == len(report["forms"])
     assert FORMS["simulated-int8"].label in capsys.readouterr().out
+
+
+def test_only_the_first_tokens_of_each_text_are_read_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tiny_model(tmp_path / "model", "llama")
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for name in ("one", "two"):
+        (texts / f"{name}.txt").write_text("What is the capital of France? " * 6, encoding="utf-8")
+    monkeypatch.setattr(quality, "TEXTS", texts)
+    path = tmp_path / "quality.json"
+    options = ["--model", str(tmp_path / "model"), "--forms", "kv-fp8", "--tokens", "12", "--threads", "1"]
+    assert quality.main([*options, "--json", str(path)]) == 0
+    report = json.loads(path.read_text(encoding="utf-8"))
+    assert {form["positions"] for form in report["forms"].values()} == {24}
+
+
+def test_quantized_names_all_forms_of_one_byte_a_number_and_no_other_twice() -> None:
+    chosen = quality.chosen_forms(["quantized"])
+    assert chosen == [REFERENCE, *QUANTIZED]
+    assert {"torch-int8", "torch-fp8", "kv-int8", "kv-fp8"} < set(chosen)
+
+
+def test_forms_keep_what_they_say_in_one_byte_and_smooth_keys_unless_they_do_not(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path)
+    for name, smooths in (("kv-int8", True), ("kv-int8-plain", False)):
+        form = FORMS[name]
+        smoothing = form.make_storage(form.open(checkpoint), 16).smoothing
+        assert smoothing is not None
+        assert smoothing.mean.any().item() == smooths
 
 
 def test_a_form_that_does_not_run_here_is_refused_by_name_and_left_out_otherwise(
@@ -171,7 +203,7 @@ def test_a_form_that_does_not_run_here_is_refused_by_name_and_left_out_otherwise
     assert "torch-bfloat16 is left out: no reason" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("wrong", [["--window", "1"], ["--chunk", "0"], ["--threads", "0"]])
+@pytest.mark.parametrize("wrong", [["--window", "1"], ["--chunk", "0"], ["--threads", "0"], ["--tokens", "1"]])
 def test_sizes_that_make_no_sense_are_refused(wrong: list[str]) -> None:
     with pytest.raises(SystemExit):
         quality.main(wrong)
