@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
+from engine.loop import EngineLoop
 from engine.request import GenerateRequest
-from tests.equivalence.harness import open_loop, request, run
+from tests.equivalence.harness import Outputs, Step, open_loop, request, run
+from tests.equivalence.test_random_schedules import KINDS, NUM_KINDS
 from tests.tiny_models import Family, write_tiny_model
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
+
+HISTORIES = int(os.environ.get("WYE_TEST_HISTORIES", "100"))
+"""Random histories that an engine lives through; each makes some 25 schedules."""
 
 
 def _requests() -> list[GenerateRequest]:
@@ -29,14 +36,65 @@ def _requests() -> list[GenerateRequest]:
     return greedy + drawn
 
 
+@pytest.mark.parametrize("step", ["torch", "cuda"])
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
-def test_a_gpu_yields_the_cpus_tokens_chunked_cached_and_overlapped(family: Family, tmp_path: Path) -> None:
+def test_a_gpu_yields_the_cpus_tokens_chunked_cached_and_overlapped(family: Family, step: Step, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path, family, seed=4)
     with open_loop(model) as loop:
         expected = run(loop, _requests())
-    with open_loop(model, device="cuda", max_batch_tokens=32) as loop:
+    with open_loop(model, device="cuda", step=step, max_batch_tokens=32) as loop:
         assert run(loop, _requests()) == expected
         assert run(loop, _requests()) == expected
-    with open_loop(model, device="cuda", num_pages=12, overlap=False) as loop:
+    with open_loop(model, device="cuda", step=step, num_pages=12, overlap=False) as loop:
         assert run(loop, _requests()) == expected
         assert loop.stats.num_preemptions > 0
+
+
+def _kind(number: int, name: str) -> GenerateRequest:
+    """Requests of all kinds; every other one reports nothing, so that its tokens are drawn in the recorded step."""
+    made = KINDS[number](name)
+    if number % 2 == 0:
+        return made
+    return msgspec.structs.replace(
+        made, sampling=msgspec.structs.replace(made.sampling, logprobs=None), prompt_logprobs=None
+    )
+
+
+def test_random_histories_on_a_gpu_yield_what_requests_yield_alone(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path, "qwen3", seed=1)
+    with open_loop(model, device="cuda", step="cuda", prefix_cache=False, overlap=False) as loop:
+        alone = [run(loop, [_kind(number, "alone")]) for number in range(NUM_KINDS)]
+    with open_loop(model, device="cuda", step="cuda", num_pages=30, max_num_seqs=9, max_batch_tokens=64) as loop:
+        for seed in range(HISTORIES):
+            _live_through(loop, random.Random(seed), alone)
+        assert loop.stats.num_preemptions > 0
+
+
+def _live_through(loop: EngineLoop, rng: random.Random, alone: list[Outputs]) -> None:
+    """One history, from an empty engine to an empty engine; requests join, end, and are aborted."""
+    kinds: dict[str, int] = {}
+    aborted: set[str] = set()
+    found: Outputs = {}
+
+    def step() -> None:
+        for event in loop.step():
+            assert event.error is None
+            found.setdefault((event.request_id, event.index), []).extend(event.token_ids)
+
+    for count in range(rng.randint(10, 40)):
+        if rng.random() < 0.5:
+            kinds[str(count)] = rng.randrange(NUM_KINDS)
+            loop.submit(_kind(kinds[str(count)], str(count)))
+        if kinds and rng.random() < 0.1:
+            aborted.add(rng.choice(list(kinds)))
+            loop.abort(list(aborted)[-1])
+        step()
+    while loop.has_work:
+        step()
+    for name, number in kinds.items():
+        for (_, index), expected in alone[number].items():
+            token_ids = found.get((name, index), [])
+            assert token_ids == (expected[: len(token_ids)] if name in aborted else expected)
+    loop.check_integrity()
+    loop.clear_cache()
+    assert (loop.stats.num_used_pages, loop.stats.num_running, loop.stats.num_waiting) == (0, 0, 0)
