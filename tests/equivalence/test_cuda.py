@@ -64,7 +64,7 @@ def test_random_histories_on_a_gpu_yield_what_requests_yield_alone(tmp_path: Pat
     model = write_tiny_model(tmp_path, "qwen3", seed=1)
     with open_loop(model, device="cuda", step="cuda", prefix_cache=False, overlap=False) as loop:
         alone = [run(loop, [_kind(number, "alone")]) for number in range(NUM_KINDS)]
-    with open_loop(model, device="cuda", step="cuda", num_pages=30, max_num_seqs=9, max_batch_tokens=64) as loop:
+    with open_loop(model, device="cuda", step="cuda", num_pages=12, max_num_seqs=6, max_batch_tokens=32) as loop:
         for seed in range(HISTORIES):
             _live_through(loop, random.Random(seed), alone)
         assert loop.stats.num_preemptions > 0
