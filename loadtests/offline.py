@@ -133,6 +133,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attention", default="auto", help="attention backend of torch's step")
     parser.add_argument("--threads", type=int, help="CPU threads of a step")
     parser.add_argument("--pages", type=int, help="pages of the KV pool")
+    parser.add_argument("--max-model-len", type=int, help="tokens of one sequence at most")
+    parser.add_argument("--batch-tokens", type=int, help="tokens of one step at most")
+    parser.add_argument("--no-prefix-cache", action="store_true", help="keep no finished prompts")
     parser.add_argument("--no-overlap", action="store_true", help="do not prepare a step while another runs")
 
 
@@ -145,8 +148,9 @@ def engine_config(options: argparse.Namespace, model: str | Path) -> EngineConfi
         step=options.step,
         attention=options.attention,
         seed=0,
-        kv=KVConfig(num_pages=options.pages),
-        scheduling=SchedulingConfig(overlap=not options.no_overlap),
+        max_model_len=options.max_model_len,
+        kv=KVConfig(num_pages=options.pages, prefix_cache=not options.no_prefix_cache),
+        scheduling=SchedulingConfig(overlap=not options.no_overlap, max_batch_tokens=options.batch_tokens),
         parallel=ParallelConfig(num_threads=options.threads),
     )
 
