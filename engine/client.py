@@ -31,7 +31,7 @@ class EventStream(Protocol):
         """Ends one of the request's `n` sequences; its pages are free within one step and no event follows for it."""
         ...
 
-    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
+    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int], num_taken: int = 0) -> None:
         """Goes on with a stepped request that is paused; see `engine.messages.Advance`. Its events tell the outcome."""
         ...
 

@@ -220,7 +220,7 @@ class EngineLoop:
         return self._scheduler.contexts.describe(context_id)
 
     def advance(
-        self, request_id: str, token_id: int | None, num_steps: int, banned: Sequence[int] = ()
+        self, request_id: str, token_id: int | None, num_steps: int, banned: Sequence[int] = (), num_taken: int = 0
     ) -> list[TokenEvent]:
         """Goes on with a stepped request that is paused; see `engine.scheduling.stepping`. Others are left alone.
 
@@ -229,8 +229,9 @@ class EngineLoop:
             token_id: The token to take; None takes the one proposed.
             num_steps: Draws until it pauses again.
             banned: Tokens that may not be drawn from now on.
+            num_taken: Proposals that are taken before that.
         """
-        return self._scheduler.stepping.advance(request_id, token_id, num_steps, banned)
+        return self._scheduler.stepping.advance(request_id, token_id, num_steps, banned, num_taken)
 
     def guess(self, request_id: str, token_ids: Sequence[int], proposals: Sequence[Proposal]) -> None:
         """Gives a request the guess that it waits for; see `engine.messages.Guess`. Others are left alone."""

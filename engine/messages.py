@@ -55,12 +55,14 @@ class Advance(msgspec.Struct, frozen=True, tag="advance"):
         token_id: The token to take; None takes the one proposed, or draws again if that is banned now.
         num_steps: Draws until it pauses again, at least 1; all but the last are taken as they come.
         banned: Tokens that may not be drawn from now on.
+        num_taken: Proposals that are taken before that, of those that were told of together (`TokenEvent.further`).
     """
 
     request_id: str
     token_id: int | None = None
     num_steps: int = 1
     banned: list[int] = []
+    num_taken: int = 0
 
 
 class Guess(msgspec.Struct, frozen=True, tag="guess"):

@@ -244,6 +244,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
         embedding: On the last event if asked for: `hidden_size` little-endian float32 values, not normalised.
         proposal: Of a stepped request: the token drawn, not taken yet.
         distribution: What it was drawn from, if asked for.
+        further: What will be proposed next, with what it was drawn from, as long as each is taken.
         num_drafted, num_accepted: Tokens guessed for these, and those of them that were right.
         kv_kib_ms: What was charged so far for the pages of this sequence, or of its held context since that was
             opened, in KiB times milliseconds.
@@ -270,6 +271,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
     probes: list[Probes] = []
     rows: list[Distribution] = []
     num_wanted: int = 0
+    further: list[tuple[int, Distribution | None]] = []
 
 
 class ErrorReport(msgspec.Struct, frozen=True, array_like=True):

@@ -83,7 +83,8 @@ class Sequence:
         rows: Those read so far.
         take_until: A token drawn at this position or later is proposed only; see `engine.scheduling.stepping`.
         proposal: The token proposed, until the caller has said what to take.
-        ahead: Draws behind the proposal, as if it were taken, that the caller has not been shown.
+        ahead: Draws behind the proposal, as if it were taken.
+        num_shown: How many of the proposal and those behind it the caller has been told of.
         num_ahead: Tokens behind the computed ones whose K and V are stored, as if all that is proposed were taken.
         trust: How likely the caller is to take what is proposed; see `engine.scheduling.stepping`.
         params: How it is sampled now.
@@ -128,6 +129,7 @@ class Sequence:
     rows: list[Distribution] = field(default_factory=list)
     proposal: int | None = None
     ahead: list[LaneResult] = field(default_factory=list)
+    num_shown: int = 0
     num_ahead: int = 0
     trust: int = 0
     take_until: int = field(init=False)

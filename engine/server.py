@@ -196,8 +196,8 @@ class EngineServer:
             case Stop(request_id, index) if request_id in gateway.requests:
                 self._loop.stop(request_id, index)
                 self._ended(gateway, request_id, {index})
-            case Advance(request_id, token_id, num_steps, banned) if request_id in gateway.requests:
-                self._route(self._loop.advance(request_id, token_id, num_steps, banned))
+            case Advance(request_id, token_id, num_steps, banned, num_taken) if request_id in gateway.requests:
+                self._route(self._loop.advance(request_id, token_id, num_steps, banned, num_taken))
             case Guess(request_id, token_ids, proposals) if request_id in gateway.requests:
                 self._loop.guess(request_id, token_ids, proposals)
             case DescribeContext(op_id, context_id):

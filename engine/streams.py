@@ -51,10 +51,10 @@ class RequestStream:
             self._send(Stop(self._request_id, index))
             self._close(index)
 
-    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
+    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int], num_taken: int = 0) -> None:
         """Goes on with a stepped request."""
         if self._open:
-            self._send(Advance(self._request_id, token_id, num_steps, list(banned)))
+            self._send(Advance(self._request_id, token_id, num_steps, list(banned), num_taken))
 
     def guess(self, token_ids: Sequence[int], proposals: Sequence[Proposal]) -> None:
         """Says what is expected of a request that waits for it."""
@@ -193,6 +193,7 @@ def _merge(waiting: TokenEvent, event: TokenEvent) -> None:
     waiting.error = event.error
     waiting.proposal = event.proposal
     waiting.distribution = event.distribution
+    waiting.further = event.further
     waiting.kv_kib_ms = event.kv_kib_ms
     waiting.num_drafted += event.num_drafted
     waiting.num_accepted += event.num_accepted

@@ -58,9 +58,9 @@ class HeldStream:
         """See `EventStream.stop_sequence`."""
         await self._stream.stop_sequence(index)
 
-    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
+    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int], num_taken: int = 0) -> None:
         """See `EventStream.advance`."""
-        self._stream.advance(token_id, num_steps, banned)
+        self._stream.advance(token_id, num_steps, banned, num_taken)
 
     def guess(self, token_ids: Sequence[int], proposals: Sequence[Proposal]) -> None:
         """See `EventStream.guess`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -94,6 +95,9 @@ class SteppedGeneration:
         self._proposal: int | None = None
         self._choice: int | None = None
         self._banned: list[int] = []
+        self._further: deque[tuple[int, EngineDistribution | None]] = deque()
+        self._taken: list[int] = []
+        self._num_known = 0
         self._end: Step | None = None
         self._kib_ms = 0
         self._is_closed = False
@@ -130,6 +134,8 @@ class SteppedGeneration:
         if self._is_closed:
             raise GenerationClosed("the generation was closed")
         try:
+            if n == 1 and self._takes_known():
+                return await self._take_known()
             text = ""
             if self._proposal is None:
                 step = await self._wait()
@@ -138,7 +144,10 @@ class SteppedGeneration:
                 text, n = step.text, n - 1
             choice, self._choice = self._choice, None
             banned, self._banned = self._banned, []
-            self._stream.advance(choice, n, banned)
+            self._stream.advance(choice, n, banned, len(self._taken))
+            self._num_known += len(self._taken)
+            self._taken = []
+            self._further.clear()
             step = await self._wait()
         except errors.InvalidRequest:
             raise
@@ -188,6 +197,10 @@ class SteppedGeneration:
         self._is_closed = True
         self._span.end(self._continuation.num_tokens, self._num_cached)
         await self._stream.aclose()
+        taken, self._taken = self._taken, []
+        num_left = self._continuation.num_tokens - len(self._stream.token_ids)
+        if taken and num_left > 0 and not self._stream.has_failed:
+            self._add(taken[:num_left])  # the engine was not told of them
 
     async def __aenter__(self) -> SteppedGeneration:
         return self
@@ -196,6 +209,22 @@ class SteppedGeneration:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    def _takes_known(self) -> bool:
+        """True if the caller takes what is proposed and the next proposal is known."""
+        return bool(self._further) and not self._banned and self._choice in (None, self._proposal)
+
+    async def _take_known(self) -> Step:
+        """Takes what is proposed, and proposes what the engine told with it; the engine hears of it later."""
+        assert self._proposal is not None
+        self._choice = None
+        self._taken.append(self._proposal)
+        text = self._feed(TokenEvent(request_id="", index=0, token_ids=[self._proposal]))
+        if self._end is not None:
+            await self.aclose()
+            return Step(finish_reason=self._end.finish_reason, text=text)
+        self._proposal, packed = self._further.popleft()
+        return Step(token_id=self._proposal, distribution=_unpacked(packed), text=text)
 
     async def _wait(self) -> Step:
         """Reads until something is proposed, or the end."""
@@ -213,14 +242,20 @@ class SteppedGeneration:
                 return Step(finish_reason=self._end.finish_reason, text=text)
             if event.proposal is not None:
                 self._proposal = event.proposal
-                packed = event.distribution
-                distribution = None if packed is None else Distribution.from_engine(packed)
-                return Step(token_id=event.proposal, distribution=distribution, text=text)
+                self._further.extend(event.further)
+                return Step(token_id=event.proposal, distribution=_unpacked(event.distribution), text=text)
 
     def _take(self, event: TokenEvent) -> str:
         """Feeds tokens that were taken; returns their text."""
         self._num_cached = event.num_cached_tokens or self._num_cached
         self._kib_ms = event.kv_kib_ms
+        if self._num_known and event.token_ids:  # they were fed when they were taken
+            num_known = min(self._num_known, len(event.token_ids))
+            self._num_known -= num_known
+            event = msgspec.structs.replace(event, token_ids=event.token_ids[num_known:])
+        return self._feed(event)
+
+    def _feed(self, event: TokenEvent) -> str:
         if not event.token_ids and event.finish_reason is None:
             return ""
         step = self._continuation.feed(event)
@@ -229,3 +264,7 @@ class SteppedGeneration:
         if step.finish_reason is not None:
             self._end = Step(finish_reason=step.finish_reason)
         return step.text
+
+
+def _unpacked(packed: EngineDistribution | None) -> Distribution | None:
+    return None if packed is None else Distribution.from_engine(packed)

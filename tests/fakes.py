@@ -147,8 +147,9 @@ class ScriptedStream:
         self._open.discard(index)
         self._finish_if_done()
 
-    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
+    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int], num_taken: int = 0) -> None:
         """Goes on with a stepped request."""
+        assert not num_taken
         self._answers.put_nowait((token_id, num_steps, frozenset(banned)))
 
     def guess(self, token_ids: Sequence[int], proposals: Sequence[Proposal]) -> None:

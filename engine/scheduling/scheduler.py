@@ -481,7 +481,7 @@ class Scheduler:
             self._append_lane(batch, sequence, count, copies=())
             return 0
         num_preempted = 0
-        if sequence.num_open > 0 and not self.kv.can_reserve(sequence.table, start, stop):
+        if sequence.proposal is not None and not self.kv.can_reserve(sequence.table, start, stop):
             self._roster.pause(sequence)  # nobody gives way to a guess
             return 0
         while not self.kv.can_reserve(sequence.table, start, stop):
@@ -703,7 +703,7 @@ class Scheduler:
         """Takes a sequence out of those who run."""
         self._close(sequence, keep=True)
         sequence.num_scheduled = sequence.num_computed = sequence.num_in_flight = sequence.num_ahead = 0
-        sequence.ahead = []
+        sequence.ahead = sequence.ahead[: max(sequence.num_shown - 1, 0)]
         sequence.prompt_logprobs = []
         sequence.rows = []
         sequence.pooled = None

@@ -34,12 +34,14 @@ from engine.scheduling.events import make_event
 from engine.scheduling.roster import Roster
 from engine.sequence import Sequence
 
-DEPTH = 2
-"""Proposals that may be open while more is computed: one that the caller decides on, one that is being drawn."""
 TRUSTED = 1
 """Proposals that must have been taken before one is computed behind ..."""
 MISTRUST = -4
 """... or as many more, after another token was chosen: a step ahead in vain delays what the caller waits for."""
+CONFIDENT = 8
+"""Once as many were taken the caller is told of several proposals together: waking it for each costs more than they."""
+BURST = 4
+"""How many."""
 
 
 class Stepping:
@@ -66,7 +68,7 @@ class Stepping:
         """False while the next step of a sequence has to wait for its caller."""
         if sequence.num_open <= 0:
             return True
-        if sequence.num_open > DEPTH or sequence.trust < TRUSTED or sequence.constraint is not None:
+        if sequence.num_open > 2 * _burst(sequence) or sequence.trust < TRUSTED or sequence.constraint is not None:
             return False
         if sequence.num_pending < 1:
             return False  # the last is drawn already
@@ -82,40 +84,45 @@ class Stepping:
             sequence.copied_to = min(sequence.copied_to, sequence.num_computed)
 
     def propose(self, sequence: Sequence, result: LaneResult) -> TokenEvent | None:
-        """Takes in a token that was drawn, and shows it to the caller unless there is one to decide on before."""
+        """Takes in a token that was drawn, and tells the caller of it, at once or together with those that follow."""
         assert result.token_id is not None
-        if sequence.proposal is not None:
-            sequence.ahead.append(result)
-            self.rest(sequence)
-            return None
-        if len(sequence.token_ids) < sequence.take_until:
+        is_next = sequence.proposal is None and not sequence.ahead
+        if is_next and len(sequence.token_ids) < sequence.take_until:
             return self._accept(sequence, result.token_id)
-        event = make_event(sequence, [])
-        self._show(sequence, result, event)
+        sequence.ahead.append(result)
+        event = self._show(sequence, None)
+        self.rest(sequence)
         return event
 
-    def advance(self, request_id: str, token_id: int | None, num_steps: int, banned: ListOf[int]) -> list[TokenEvent]:
-        """Goes on with a paused sequence; one that is not paused (any more) is left alone.
+    def advance(
+        self, request_id: str, token_id: int | None, num_steps: int, banned: ListOf[int], num_taken: int = 0
+    ) -> list[TokenEvent]:
+        """Goes on with a sequence that has a proposal; one that has none (any more) is left alone.
 
         Args:
             request_id: Whose.
             token_id: The token to take; None takes the proposal, or draws again if that is banned now.
             num_steps: Draws until it pauses again; all but the last of them are taken as they come.
             banned: Tokens that may not be drawn from now on.
+            num_taken: Proposals that are taken before, of those that the caller was told of together.
 
         Returns:
-            What is new: the token, the end, or that the token is not allowed. It stays paused then.
+            What is new: the tokens, the end, or that the token is not allowed. It stays paused then.
         """
         for sequence in self._roster.of_request(request_id):
-            proposal = sequence.proposal
-            if proposal is None:
+            if sequence.proposal is None:
                 continue
+            before = self._take_shown(sequence, min(num_taken, sequence.num_shown - 1))
+            if sequence.is_finished:
+                return before
+            proposal = sequence.proposal
             if banned:
                 self._ban(sequence, banned)
             if token_id is None and proposal in banned:
                 self._draw_again(sequence, num_steps)
-                return []
-            return [self._take(sequence, proposal, proposal if token_id is None else token_id, num_steps)]
+                return before
+            event = self._take(sequence, proposal, proposal if token_id is None else token_id, num_steps)
+            return [*before, event]
         return []
 
     def take_changed(self) -> list[Sequence]:
@@ -134,27 +141,39 @@ class Stepping:
             except ConstraintBroken as broken:
                 return self._end_with(sequence, broken)
         is_other = token_id != proposal
-        sequence.trust = MISTRUST if is_other else min(sequence.trust + 1, TRUSTED)
+        sequence.trust = MISTRUST if is_other else min(sequence.trust + 1, CONFIDENT)
         if is_other or sequence in self._changed:  # it drew by other rules than it does now
             self._withdraw(sequence, len(sequence.token_ids))
         if is_other and sequence.params.remembers_output:
             self._changed.append(sequence)
-        sequence.proposal = None
+        sequence.proposal, sequence.num_shown = None, 0
         sequence.take_until = len(sequence.token_ids) + num_steps
         event = self._accept(sequence, token_id)
-        while sequence.ahead and sequence.proposal is None and event.finish_reason is None:
-            event = self._take_ahead(sequence, sequence.ahead.pop(0), event)
+        while sequence.ahead and not sequence.is_finished and len(sequence.token_ids) < sequence.take_until:
+            event = self._take_ahead(sequence, event)
         if not sequence.is_finished:
+            event = self._show(sequence, event) or event
             self.rest(sequence)
         return event
 
-    def _take_ahead(self, sequence: Sequence, result: LaneResult, event: TokenEvent) -> TokenEvent:
-        """A draw whose turn has come: it is shown, or taken where the caller wants to be asked later."""
-        assert result.token_id is not None
-        if len(sequence.token_ids) >= sequence.take_until:
-            self._show(sequence, result, event)
-            return event
-        further = self._accept(sequence, result.token_id)
+    def _take_shown(self, sequence: Sequence, count: int) -> list[TokenEvent]:
+        """Takes as many proposals, and leaves the next."""
+        events = []
+        for _ in range(count):
+            assert sequence.proposal is not None
+            events.append(self._accept(sequence, sequence.proposal))
+            if sequence.is_finished:
+                break
+            sequence.trust = min(sequence.trust + 1, CONFIDENT)
+            sequence.proposal = sequence.ahead.pop(0).token_id
+            sequence.num_shown -= 1
+        return events
+
+    def _take_ahead(self, sequence: Sequence, event: TokenEvent) -> TokenEvent:
+        """The next draw is taken, where the caller wants to be asked later."""
+        token_id = sequence.ahead.pop(0).token_id
+        assert token_id is not None
+        further = self._accept(sequence, token_id)
         further.token_ids = event.token_ids + further.token_ids
         further.num_cached_tokens = event.num_cached_tokens
         return further
@@ -166,10 +185,24 @@ class Stepping:
         sequence.num_ahead = max(sequence.num_ahead - 1, 0)
         return self._append(sequence, [token_id])
 
-    def _show(self, sequence: Sequence, result: LaneResult, event: TokenEvent) -> None:
-        sequence.proposal = result.token_id
-        event.proposal, event.distribution = result.token_id, result.distribution
-        self.rest(sequence)
+    def _show(self, sequence: Sequence, event: TokenEvent | None) -> TokenEvent | None:
+        """Adds to an event, or to a new one, what the caller is to decide on; nothing while more is to come with it."""
+        known = sequence.ahead
+        if sequence.proposal is not None or not known:
+            return event
+        ends = [at for at, result in enumerate(known, start=1) if result.token_id in sequence.stop_ids]
+        if not ends and len(known) < _burst(sequence) and sequence.is_running:
+            is_drawing = sequence.num_in_flight > len(known)
+            if is_drawing or self.may_go_on(sequence):
+                return event
+        event = event or make_event(sequence, [])
+        sequence.num_shown = min(ends, default=len(known))
+        first = known.pop(0)
+        sequence.proposal, event.proposal, event.distribution = first.token_id, first.token_id, first.distribution
+        for result in known[: sequence.num_shown - 1]:
+            assert result.token_id is not None
+            event.further.append((result.token_id, result.distribution))
+        return event
 
     def rest(self, sequence: Sequence) -> None:
         """Pauses a sequence, or lets it go on, as it may."""
@@ -181,7 +214,7 @@ class Stepping:
     def _withdraw(self, sequence: Sequence, length: int) -> None:
         """What was computed behind the first tokens never was, nor what is on its way."""
         sequence.ahead = []
-        sequence.num_ahead = sequence.num_in_flight = 0
+        sequence.num_shown = sequence.num_ahead = sequence.num_in_flight = 0
         if sequence.is_running:
             sequence.runs += 1
             sequence.num_scheduled = sequence.num_computed = min(sequence.num_computed, length)
@@ -198,3 +231,8 @@ class Stepping:
         words = dict.fromkeys((*params.bad_words, *((token_id,) for token_id in banned)))
         sequence.params = msgspec.structs.replace(params, bad_words=tuple(words))
         self._changed.append(sequence)
+
+
+def _burst(sequence: Sequence) -> int:
+    """How many proposals its caller is told of together."""
+    return BURST if sequence.trust >= CONFIDENT else 1

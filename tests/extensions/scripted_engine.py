@@ -153,8 +153,9 @@ class Script:
         kept = [item for item in self._items if not (isinstance(item, TokenEvent) and item.index == index)]
         self._items = deque(kept)
 
-    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int]) -> None:
+    def advance(self, token_id: int | None, num_steps: int, banned: Sequence[int], num_taken: int = 0) -> None:
         """See `EventStream`; what follows is up to the test."""
+        assert not num_taken
         self.advances.append((token_id, num_steps, list(banned)))
 
     def guess(self, token_ids: Sequence[int], proposals: Sequence[Proposal]) -> None:

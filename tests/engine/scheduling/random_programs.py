@@ -191,10 +191,18 @@ class RandomProgram:
         if len(proposals) == owner.num_proposals:
             return
         history = owner.token_ids + self._rig.tokens(name)
-        proposal = proposals[-1].proposal
-        assert proposal == next_token(owner.seen(history), request.sampling.seed or 0, 0, owner.banned)
+        first = proposals[-1].proposal
+        assert first is not None
+        told = [first, *(token_id for token_id, _ in proposals[-1].further)]
+        for at, expected in enumerate(told):
+            seen = owner.seen(history + told[:at])
+            assert expected == next_token(seen, request.sampling.seed or 0, 0, owner.banned)
+        num_taken = self._rng.randrange(len(told))
+        history += told[:num_taken]
+        proposal = told[num_taken]
         owner.num_proposals = len(proposals)
         self.tally["proposals"] += 1
+        self.tally["told together"] += len(told) > 1
         kind, num_steps = self._rng.choice(["taken", "taken", "chosen"]), self._rng.choice([1, 1, 3])
         if request.sampling.max_tokens == 1 and self._rng.random() < 0.3:
             kind = "banned"
@@ -204,7 +212,7 @@ class RandomProgram:
         self.tally[kind] += 1
         token_id = owner.chosen[len(history)] if kind == "chosen" else None
         banned = [proposal] if kind == "banned" else []
-        self._rig.events += self._rig.scheduler.stepping.advance(name, token_id, num_steps, banned)
+        self._rig.events += self._rig.scheduler.stepping.advance(name, token_id, num_steps, banned, num_taken)
 
     def _tell(self, command: ContextCommand) -> None:
         self._rig.obey(command)

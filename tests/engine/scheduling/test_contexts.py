@@ -8,6 +8,7 @@ from engine.contexts.commands import AppendTokens, ForkContext, OpenContext, Tru
 from engine.errors import InvalidRequest, SequenceNotFound
 from engine.request import FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
+from engine.scheduling import stepping
 from tests.engine.scheduling.random_programs import RandomProgram
 from tests.engine.scheduling.rig import EOS, SIZE, Rig
 from tests.engine.scheduling.simulated_device import continuation
@@ -167,5 +168,10 @@ def test_a_context_released_while_it_is_computed_ends_that_with_an_error() -> No
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_random_programs_with_forks_cuts_aborts_failures_and_pressure_keep_every_history_their_own(seed: int) -> None:
+def test_random_programs_with_forks_cuts_aborts_failures_and_pressure_keep_every_history_their_own(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seed % 2:  # their generations are short: let callers be told of several proposals soon
+        monkeypatch.setattr(stepping, "CONFIDENT", 2)
+        monkeypatch.setattr(stepping, "BURST", 3)
     RandomProgram(seed).run()
