@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from docs import agents_chart, dashboard, economy_chart
+from docs import agents_chart, dashboard, economy_chart, step_chart
 from docs.pages import ROOT, pages
 from docs.tables_cli import cli_reference, exit_code_table
 from docs.tables_clients import clients_table
 from docs.tables_gateway import error_table, metric_table, settings_table
+from docs.tables_gpu import gpu
 from docs.tables_library import library_table
 from docs.tables_programs import operation_table
 from docs.tables_project import catalog_table, make_table
@@ -28,6 +29,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "clients": clients_table,
     "errors": error_table,
     "exits": exit_code_table,
+    "gpu": gpu,
     "library": library_table,
     "make": make_table,
     "metrics": metric_table,
@@ -61,11 +63,12 @@ def generated_parts(text: str) -> Iterable[str]:
 
 
 def main(paths: Sequence[Path]) -> int:
-    """Rewrites pages, the dashboard and the chart in place and says which changed."""
+    """Rewrites pages, the dashboard and the charts in place and says which changed."""
     drawn = {
         dashboard.PATH: dashboard.dashboard(),
         agents_chart.PATH: agents_chart.chart() or "",
         economy_chart.PATH: economy_chart.chart() or "",
+        step_chart.PATH: step_chart.chart() or "",
     }
     for path in [*paths, *drawn]:
         before = path.read_text(encoding="utf-8") if path.exists() else ""

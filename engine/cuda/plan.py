@@ -143,6 +143,20 @@ def make_plan(model: CudaModel, width: int, context: int) -> DecodePlan:
     return DecodePlan(model, width, context, attention, narrow=narrow)
 
 
+def describe_forms(most: int) -> str:
+    """Which form computes which width, and the widths that are recorded, for people.
+
+    Args:
+        most: Lanes of the widest step.
+    """
+    parts = ["1 lane: single"]
+    if most > 1:
+        parts.append(f"2 to {min(most, MOST_NARROW)}: narrow")
+    if most > MOST_NARROW:
+        parts.append("more: wide")
+    return f"{', '.join(parts)}; recorded for {', '.join(map(str, buckets(WIDTHS, most)))} lanes"
+
+
 def padded_rows(width: int) -> int:
     """Rows of a tile of tensor cores that hold so many lanes."""
     return next(rows for rows in (8, 16, 32, 64) if width <= rows)

@@ -177,7 +177,7 @@ def serve(
         Step,
         typer.Option(
             envvar="WYE_STEP",
-            help="What computes a step; auto is the native step on a CPU where it is there, else torch.",
+            help="What computes a step; auto is the device's own step where it can be had, else torch.",
             rich_help_panel=_ENGINE,
         ),
     ] = Step.AUTO,

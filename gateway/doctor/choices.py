@@ -62,6 +62,7 @@ def examine_choices(report: Report) -> None:
         from engine.resolve import place
 
         placement = place(EngineConfig(model=""))
+        forms = _decoding_forms(placement.max_num_seqs) if placement.step.is_cuda else None
         choice = choose_backend("auto", placement.device)
         kind = placement.device.type
         others = [
@@ -85,9 +86,17 @@ def examine_choices(report: Report) -> None:
         "adapters": "by torch, beside the native step" if step.is_native else "by the same step",
         "tokens a step": str(placement.max_batch_tokens),
     }
+    if forms is not None:
+        facts["decoding steps"] = forms
     if not is_cuda:
         facts["threads"] = str(placement.num_threads)
     report.add("choices", facts)
+
+
+def _decoding_forms(most: int) -> str:
+    from engine.cuda.plan import describe_forms  # imports Triton, which is there where the CUDA step is
+
+    return describe_forms(most)
 
 
 def _formats(what: str, chosen: str) -> str:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
+from engine.config import EngineConfig
+from engine.cuda.plan import describe_forms
 from engine.native import library
 from engine.native.building.record import BuildRecord
 from engine.native.library import NativeStatus
+from engine.resolve import Placement, place
+from engine.step_choice import StepChoice
 from gateway.doctor import kernels, software
+from gateway.doctor.choices import examine_choices
 from gateway.doctor.kernels import Probe
 from gateway.doctor.native import examine_native
 from gateway.doctor.report import Finding, Report
@@ -59,6 +66,32 @@ def test_a_complete_installation_is_healthy_and_says_what_it_would_choose(tmp_pa
     assert facts["model store"]["directory"] == str(tmp_path)
     assert any(item["subject"] == "model store" for item in facts["findings"])
     assert json.loads(json.dumps(facts)) == facts
+
+
+def test_on_a_gpu_it_says_which_form_computes_which_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    def place_on_gpu(config: EngineConfig) -> Placement:
+        step = StepChoice(step="cuda", reason="the fastest on a GPU")
+        return replace(place(config), device=torch.device("cuda"), step=step, max_num_seqs=100)
+
+    monkeypatch.setattr("engine.resolve.place", place_on_gpu)
+    report = Report()
+    examine_choices(report)
+    choices = report.as_json()["choices"]
+    assert choices["step"] == "cuda (the fastest on a GPU)"
+    assert choices["decoding steps"] == (
+        "1 lane: single, 2 to 64: narrow, more: wide; recorded for 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 100 lanes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (1, "1 lane: single; recorded for 1 lanes"),
+        (3, "1 lane: single, 2 to 3: narrow; recorded for 1, 2, 3 lanes"),
+    ],
+)
+def test_narrow_engines_have_fewer_forms(most: int, said: str) -> None:
+    assert describe_forms(most) == said
 
 
 def test_it_runs_where_the_gateways_dependencies_are_missing(tmp_path: Path) -> None:
