@@ -50,11 +50,10 @@ def test_rows_are_rounded_as_matrices_are(name: str, width: int, device: torch.d
     assert (steps > 0).float().mean() < 0.01
 
 
-@by_format
-def test_they_compile_for_the_card_without_spilling(name: str) -> None:
-    element = "i8" if name == "int8" else "fp8e4nv"
-    signature = {"rows_ptr": "*bf16", "codes_ptr": f"*{element}", "scale_ptr": "*fp32", "K": "i32"}
-    whole = name == "int8"
-    constants = {"MOST": 127.0 if whole else 448.0, "WHOLE": whole, "BLOCK": 16384}
-    request = CompileRequest("engine.cuda.kernels.bytes:_round_rows", signature, constants, num_warps=8)
-    assert compile_kernels([request])[0].spills == 0
+def test_they_compile_for_the_card_without_spilling() -> None:
+    requests = []
+    for element, most, whole in (("i8", 127.0, True), ("fp8e4nv", 448.0, False)):
+        signature = {"rows_ptr": "*bf16", "codes_ptr": f"*{element}", "scale_ptr": "*fp32", "K": "i32"}
+        constants = {"MOST": most, "WHOLE": whole, "BLOCK": 16384}
+        requests.append(CompileRequest("engine.cuda.kernels.bytes:_round_rows", signature, constants, num_warps=8))
+    assert [facts.spills for facts in compile_kernels(requests)] == [0, 0]

@@ -21,17 +21,24 @@ from engine.models.checkpoint import open_checkpoint
 from engine.models.decoder import load_model
 from engine.models.weights import load_weights
 from engine.scheduling.batch import Lane as StepLane
+from tests.engine.cuda.amounts import some
 from tests.engine.models.harness import Lane, run_step, storage_for
 from tests.tiny_models import Family, write_tiny_model
 
 VARIANTS: dict[str, tuple[Family, dict[str, Any]]] = {
-    "llama": ("llama", {}),
-    "mistral": ("mistral", {"sliding_window": 6}),
-    "qwen2": ("qwen2", {}),
-    "qwen3": ("qwen3", {}),
+    "plain": ("llama", {}),
+    "window": ("mistral", {"sliding_window": 6}),
+    "biases": ("qwen2", {}),
+    "norms of heads": ("qwen3", {}),
 }
 
 FORMS = {"single": 1, "narrow": 4, "wide": 4}
+
+DEEP = "norms of heads"
+"""The variant that has two layers where kernels are interpreted, so that one hands on to the next; others have one."""
+
+TRIED = some(list(VARIANTS), ["window", "biases", DEEP])
+"""Where kernels are interpreted, what is in all of them is tried with each."""
 
 
 def plan_of(form: str, model: CudaModel) -> DecodePlan:
@@ -57,10 +64,12 @@ def step_lane(lane: Lane, row: int, *, feeds_back: bool) -> StepLane:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", TRIED)
+@pytest.mark.usefixtures("coarse_cuts")
 def test_logits_are_those_of_torch(form: str, variant: str, device: torch.device, tmp_path: Path) -> None:
     family, overrides = VARIANTS[variant]
-    checkpoint = open_checkpoint(write_tiny_model(tmp_path, family, **overrides))
+    layers = some(3, 2 if variant == DEEP else 1)
+    checkpoint = open_checkpoint(write_tiny_model(tmp_path, family, num_hidden_layers=layers, **overrides))
     reference = load_model(checkpoint, device=device, dtype=torch.float32, attention="sdpa")
     model = CudaModel.of(checkpoint.config, load_weights(checkpoint, torch.float32, device))
     storage = storage_for(checkpoint.config, num_pages=8, page_size=8, device=device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pytest
@@ -11,18 +10,21 @@ from torch.nn import functional
 
 from engine.cuda.kernels.gemv import gated_matvec, head_matvec, norm_matvec, residual_matvec
 from engine.cuda.kernels.gemv_configs import MEASURED, GemvConfig, GemvOperation, gemv_config
-from tests.engine.cuda.compiling import CompiledFacts, compile_kernels, recorded_launches
+from tests.engine.cuda.amounts import pairs, some
+from tests.engine.cuda.compiling import compile_kernels, recorded_launches
 
 EPS = 1e-5
 FORMS = [torch.bfloat16, torch.float32, torch.int8, torch.float8_e4m3fn]
-CUTS = [
-    pytest.param((48, 64), GemvConfig(4, 64), id="whole rows"),
-    pytest.param((20, 576), GemvConfig(8, 1024), id="whole rows with an empty end, and too few for the last tile"),
-    pytest.param((24, 128), GemvConfig(8, 64), id="two chunks"),
-    pytest.param((16, 160), GemvConfig(4, 64), id="three chunks, the last with an empty end"),
-    pytest.param((16, 576), GemvConfig(2, 64), id="nine chunks"),
-    pytest.param((14, 288), GemvConfig(4, 64), id="five chunks, the last with an empty end, and too few rows"),
-]
+CUTS: dict[str, tuple[tuple[int, int], GemvConfig]] = {
+    "whole rows": ((48, 64), GemvConfig(4, 64)),
+    "whole rows with an empty end, and too few for the last tile": ((20, 576), GemvConfig(8, 1024)),
+    "two chunks": ((24, 128), GemvConfig(8, 64)),
+    "three chunks, the last with an empty end": ((16, 160), GemvConfig(4, 64)),
+    "nine chunks": ((16, 576), GemvConfig(2, 64)),
+    "five chunks, the last with an empty end, and too few rows": ((14, 288), GemvConfig(4, 64)),
+}
+
+TRIED = pairs(list(CUTS), FORMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,10 @@ def _seeded() -> None:
     torch.manual_seed(7)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize(("shape", "config"), CUTS)
+@pytest.mark.parametrize(("cut", "form"), TRIED, ids=str)
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_normed_product_is_that_of_float64(
-    shape: tuple[int, int], config: GemvConfig, form: torch.dtype, biased: bool, device: torch.device
-) -> None:
+def test_a_normed_product_is_that_of_float64(cut: str, form: torch.dtype, biased: bool, device: torch.device) -> None:
+    shape, config = CUTS[cut]
     weight = draw_weight(shape, form, device)
     hidden, norm = 30 * torch.randn(1, shape[1], device=device), torch.rand(shape[1], device=device) + 0.5
     bias = torch.randn(shape[0], device=device).to(weight.activations) if biased else None
@@ -92,11 +92,9 @@ def test_a_normed_product_is_that_of_float64(
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # of gates far below zero, which close
-@pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize(("shape", "config"), CUTS)
-def test_a_gated_product_is_that_of_float64(
-    shape: tuple[int, int], config: GemvConfig, form: torch.dtype, device: torch.device
-) -> None:
+@pytest.mark.parametrize(("cut", "form"), TRIED, ids=str)
+def test_a_gated_product_is_that_of_float64(cut: str, form: torch.dtype, device: torch.device) -> None:
+    shape, config = CUTS[cut]
     weight = draw_weight(shape, form, device)
     hidden, norm = 0.01 * torch.randn(1, shape[1], device=device), torch.rand(shape[1], device=device) + 0.5
     out = unwritten(shape[0] // 2, weight.activations, device)
@@ -105,11 +103,9 @@ def test_a_gated_product_is_that_of_float64(
     check(out, functional.silu(gate) * up)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize(("shape", "config"), CUTS)
-def test_a_residual_product_is_added_as_in_float64(
-    shape: tuple[int, int], config: GemvConfig, form: torch.dtype, device: torch.device
-) -> None:
+@pytest.mark.parametrize(("cut", "form"), TRIED, ids=str)
+def test_a_residual_product_is_added_as_in_float64(cut: str, form: torch.dtype, device: torch.device) -> None:
+    shape, config = CUTS[cut]
     weight = draw_weight(shape, form, device)
     x = torch.randn(1, shape[1], device=device).to(weight.activations)
     hidden = unwritten(shape[0], torch.float32, device)
@@ -119,8 +115,7 @@ def test_a_residual_product_is_added_as_in_float64(
     check(hidden, expected)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize("programs", [1, 3, 100])
+@pytest.mark.parametrize(("programs", "form"), pairs([1, 3, 100], FORMS), ids=str)
 @pytest.mark.parametrize("shape", [(64, 64), (45, 160)])
 def test_logits_are_those_of_float64_however_many_programs_share_the_rows(
     shape: tuple[int, int], programs: int, form: torch.dtype, device: torch.device
@@ -153,11 +148,17 @@ def test_norm_weights_may_be_of_the_type_of_the_weight(device: torch.device) -> 
     check(out, normed(hidden, norm) @ weight.exact.T)
 
 
-LARGE: list[tuple[GemvOperation, int, int]] = [
+Shape = tuple[GemvOperation, int, int]
+
+LARGE: list[Shape] = [
     *(("norm", 6144, 4096), ("gated", 34816, 5120), ("residual", 4096, 14336), ("head", 128256, 4096))
 ]
-SMALL: list[tuple[GemvOperation, int, int]] = [
+SMALL: list[Shape] = [
     *(("norm", 960, 576), ("residual", 576, 1536), ("gated", 128, 64), ("head", 49152, 576), ("norm", 3072, 2048))
+]
+COMPILED: list[tuple[Shape, torch.dtype]] = [
+    *((shape, torch.bfloat16) for shape in [*MEASURED, *some(SMALL, SMALL[:2])]),
+    *pairs(LARGE, some(FORMS, FORMS[1:])),
 ]
 
 
@@ -179,19 +180,10 @@ def launch_on_nothing(operation: GemvOperation, outputs: int, inputs: int, form:
         head_matvec(hidden, norm, EPS, weight, out, config=config, pdl=True, scale=scale)
 
 
-def facts_of(
-    shapes: Iterable[tuple[GemvOperation, int, int]], form: torch.dtype
-) -> dict[tuple[GemvOperation, int, int], CompiledFacts]:
-    """What kernels of one type of weight take."""
-    listed = list(shapes)
+def test_no_choice_needs_more_registers_than_a_thread_has() -> None:
     with recorded_launches() as launches:
-        for shape in listed:
+        for shape, form in COMPILED:
             launch_on_nothing(*shape, form)
-    return dict(zip(listed, compile_kernels(launches), strict=True))
-
-
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_no_choice_needs_more_registers_than_a_thread_has(form: torch.dtype) -> None:
-    facts = facts_of([*MEASURED, *LARGE, *SMALL] if form == torch.bfloat16 else LARGE, form)
-    assert {shape: found for shape, found in facts.items() if found.spills} == {}
+    facts = dict(zip(COMPILED, compile_kernels(launches), strict=True))
+    assert {request: found for request, found in facts.items() if found.spills} == {}
     assert all(0 < found.registers <= 255 for found in facts.values())

@@ -22,6 +22,7 @@ def requests() -> list[GenerateRequest]:
     ]
 
 
+@pytest.mark.usefixtures("coarse_cuts")
 def test_tokens_are_those_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write_tiny_model(tmp_path, "qwen3", num_hidden_layers=1, max_position_embeddings=64)
     with open_loop(model, max_num_seqs=3) as loop:
