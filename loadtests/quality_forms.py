@@ -157,9 +157,9 @@ FORMS: Mapping[str, Form] = {
         label="the same fp8, keys not smoothed", kv_dtype=torch.float8_e4m3fn, open=_BFLOAT16, smooths=False
     ),
     "torch-int8": Form(label="torch, int8 weights", kv_dtype=torch.float32, open=_INT8, floor=0.88),
-    "torch-int8-kv-int8": Form(label="torch, int8 weights, K and V", kv_dtype=torch.int8, open=_INT8),
+    "torch-int8-kv-int8": Form(label="torch, int8 weights, K and V", kv_dtype=torch.int8, open=_INT8, floor=0.88),
     "torch-fp8": Form(label="torch, fp8 weights", kv_dtype=torch.float32, open=_FP8, floor=0.78),
-    "torch-fp8-kv-fp8": Form(label="torch, fp8 weights, K and V", kv_dtype=torch.float8_e4m3fn, open=_FP8),
+    "torch-fp8-kv-fp8": Form(label="torch, fp8 weights, K and V", kv_dtype=torch.float8_e4m3fn, open=_FP8, floor=0.77),
     "simulated-fp8-inputs": Form(
         label="simulated: fp8 weights, and inputs of products with a scale a row",
         kv_dtype=torch.float32,

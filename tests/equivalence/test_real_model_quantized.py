@@ -14,7 +14,7 @@ from loadtests.quality_forms import FORMS, REFERENCE
 from loadtests.results import RESULTS
 
 HELD = [name for name, form in FORMS.items() if form.floor is not None]
-TEXTS, TOKENS = ("letters", "scheduler"), 96
+TEXTS, TOKENS = ("letters", "scheduler"), 64
 
 
 @pytest.fixture(scope="module")
