@@ -90,20 +90,24 @@ def _start_table(offline: Iterable[Measured]) -> str:
 
 
 def _http_table(runs: Iterable[Mapping[str, Any]]) -> str:
-    headers = ["model", "streams", "Wye, tokens/s", "vLLM 0.26.0, tokens/s", "times as many", "TTFT p50, ms", "vLLM's"]
+    headers = [
+        *("model", "streams", "failed", "Wye, tokens/s", "vLLM 0.26.0, tokens/s", "times as many"),
+        *("TTFT p50, ms", "vLLM's"),
+    ]
     rows = []
     for document in runs:
         for run in document["runs"]:
             peer, waited = VLLM_HTTP.get(run["concurrency"] or 0, (None, None))
-            ours = run["output_tokens_per_s"]
+            ours, ttft_ms = run["output_tokens_per_s"], run["ttft_ms"]["p50"]
             rows.append(
                 [
                     document["workload"]["model"],
                     str(run["concurrency"] or f"{run['rate']:g}/s"),
+                    f"{run['num_failed']} of {run['num_requests']}",
                     _count(ours),
                     _count(peer),
                     _ratio(peer and ours / peer),
-                    f"{run['ttft_ms']['p50']:.1f}",
+                    "-" if ttft_ms is None else f"{ttft_ms:.1f}",
                     "-" if waited is None else f"{waited:g}",
                 ]
             )

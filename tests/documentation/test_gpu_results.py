@@ -25,6 +25,12 @@ def offline(shape: str, step_ms: dict[int, float], **engine: Any) -> dict[str, A
     }
 
 
+def served_run(streams: int, rate: float, ttft_ms: float | None, failed: int) -> dict[str, Any]:
+    """One of the runs of a load test."""
+    counts = {"concurrency": streams, "rate": None, "num_requests": 512, "num_failed": failed}
+    return {**counts, "output_tokens_per_s": rate, "ttft_ms": {"p50": ttft_ms}}
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """Of two models, one of them sampled too, of an old form, and of a server."""
@@ -38,7 +44,7 @@ def results(tmp_path: Path) -> Path:
         "offline": offline("smollm2-135m", {1: 9.0}),
         "run-h200-qwen3-0.6b": {
             "workload": {"model": "qwen3"},
-            "runs": [{"concurrency": 64, "rate": None, "output_tokens_per_s": 30598.0, "ttft_ms": {"p50": 80.04}}],
+            "runs": [served_run(64, 30598.0, 80.04, 0), served_run(256, 0.0, None, 512)],
         },
     }
     for stem, document in documents.items():
@@ -63,7 +69,9 @@ def test_files_without_a_time_of_a_step_and_of_other_machines_are_left_out(resul
 
 def test_a_server_stands_beside_vllms(results: Path) -> None:
     assert VLLM_HTTP[64] == (15_299, 173)
-    assert "| qwen3 | 64 | 30,598 | 15,299 | 2.00 | 80.0 | 173 |" in render([], served(results)).splitlines()
+    shown = render([], served(results)).splitlines()
+    assert "| qwen3 | 64 | 0 of 512 | 30,598 | 15,299 | 2.00 | 80.0 | 173 |" in shown
+    assert "| qwen3 | 256 | 512 of 512 | 0 | 11,649 | 0.00 | - | 541 |" in shown
 
 
 def test_without_files_the_pages_say_so(tmp_path: Path) -> None:
