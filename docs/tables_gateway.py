@@ -7,6 +7,7 @@ from typing import Any
 
 import annotated_types
 from pydantic.fields import FieldInfo
+from starlette.requests import ClientDisconnect
 
 from docs.markdown import code, first_sentence, table
 from engine.request import EngineInfo, GenerationDefaults
@@ -25,9 +26,15 @@ def settings_table() -> str:
     return table(["variable", "default", "allowed", "meaning"], rows)
 
 
+_FOREIGN: Mapping[type[Exception], str] = {ClientDisconnect: "The client closed the connection while it sent the body."}
+"""What errors mean that are no classes of ours."""
+
+
 def error_table() -> str:
     """Every class of `gateway.errors.TABLE`, by status."""
-    rows = [_error_row(cls.__name__, spec, first_sentence(cls.__doc__)) for cls, spec in TABLE.items()]
+    rows = [
+        _error_row(cls.__name__, spec, _FOREIGN.get(cls) or first_sentence(cls.__doc__)) for cls, spec in TABLE.items()
+    ]
     rows.append(_error_row("anything else", INTERNAL, "A bug in Wye; the log of the server has the traceback."))
     return table(["status", "type", "code", "retry", "error", "meaning"], sorted(rows, key=lambda row: row[0]))
 

@@ -232,8 +232,21 @@ def _door(services: Services, open_paths: frozenset[str]) -> Middleware:
     return Middleware(TenantDoor, keys=keys, admin_key=settings.admin_key, gate=gate, open_paths=open_paths)
 
 
+_PATH_ERRORS = {
+    "Not Found": "Invalid URL ({method} {path}): nothing is served there.",
+    "Method Not Allowed": "Invalid method for URL ({method} {path}).",
+}
+"""What the router says, and what clients are told of it."""
+
+MAX_SHOWN_PATH = 300
+
+
 async def _on_http_error(request: Request, error: Exception) -> Response:
-    """404 and 405 of the router, in the error shape."""
+    """404 and 405 of the router, in the error shape, saying of which path."""
+    if isinstance(error, HTTPException) and error.detail in _PATH_ERRORS:
+        path = request.url.path[:MAX_SHOWN_PATH]
+        detail = _PATH_ERRORS[error.detail].format(method=request.method, path=ascii(path)[1:-1])
+        error = HTTPException(error.status_code, detail, dict(error.headers or {}))
     return _reply(request, error)
 
 
@@ -241,7 +254,10 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     """Path and query parameters that FastAPI refuses: 400, not 422."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    return _reply(request, BadRequest(str(first["msg"]), str(first["loc"][-1])))
+    name = str(first["loc"][-1])
+    if first["type"] == "missing":
+        return _reply(request, BadRequest(f"Missing required parameter: '{name}'.", name))
+    return _reply(request, BadRequest(f"Invalid '{name}': {first['msg']}.", name))
 
 
 def _reply(request: Request, error: Exception) -> Response:

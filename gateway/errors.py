@@ -76,6 +76,12 @@ MAX_MESSAGE_CHARS = 1024
 CONTEXT_CODE = "context_length_exceeded"
 """Code of every prompt that does not fit; clients shorten their history when they meet it."""
 
+OF_RUN = "wye_of_run"
+"""Set on an error to the id of the detached run that it is of: the run can be read although its answer cannot."""
+
+RUN_HEADER = "x-run-id"
+"""Response header with the id of a run that goes on when its client leaves."""
+
 REPEATS_HARM = "wye_repeats_harm"
 """Set on an error of a request that has done what must not be done twice: clients are told not to try again."""
 
@@ -357,11 +363,15 @@ def to_reply(
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, LimitReached):
         headers |= error.headers
+    if (run_id := getattr(error, OF_RUN, None)) is not None:
+        headers[RUN_HEADER] = run_id
     if getattr(error, REPEATS_HARM, False):
         headers.pop("Retry-After", None)
         headers["x-should-retry"] = "false"
     body = _body(_cut(message, max_message_chars), spec.type, param, code)
     body["error"] |= _details(error, max_message_chars)
+    if run_id is not None:
+        body["error"]["run_id"] = run_id
     return ErrorReply(spec.status, body, headers)
 
 

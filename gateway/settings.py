@@ -266,6 +266,10 @@ class Settings(BaseSettings):
     max_tool_calls: Annotated[int, Field(ge=1, le=1000)] = 16
     """Most calls of tools that the server makes for one answer, unless the request says less."""
 
+    max_tool_turn_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    """Seconds after the beginning of an answer in which the server begins calls of tools for it; a call that has begun
+    has its own time."""
+
     max_tools: Annotated[int, Field(ge=1, le=100_000)] = 200
     """Most registered tools of one API key."""
 

@@ -6,13 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 from engine.sources.errors import SourceError
 from engine.sources.store import ModelStore
 
-if os.environ.get("WYE_TEST_DEVICE", "cpu") == "cpu":
+if os.environ.get("WYE_TEST_DEVICE", "cuda" if torch.cuda.is_available() else "cpu") == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton: kernels run on CPU tensors then
+else:
+    os.environ["WYE_TEST_DEVICE"] = "cuda"
 
 settings.register_profile("wye", deadline=None)  # tests say what is right, not how fast a busy machine is
 settings.load_profile("wye")

@@ -162,6 +162,11 @@ class ProgramRun:
                 pass
             return self.outcome
 
+    def end(self, error: Exception) -> None:
+        """Ends it with somebody else's error, whatever it is at, unless it has ended."""
+        if not self._task.done():
+            self._guard.fail(error)
+
     async def aclose(self) -> None:
         """Ends it if it still runs, and waits until all that it held is free. Idempotent."""
         if not self._is_closed and not self._task.done():

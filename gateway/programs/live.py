@@ -1,4 +1,8 @@
-"""Programs that run now, in this process and in the others of the same server: told through Redis, once a second."""
+"""Programs that run now, in this process and in the others of the same server: told through Redis, once a second.
+
+At the same beat the programs of tenants end that were suspended or archived: whoever asks the model is refused there,
+but a program need not ask it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,11 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from extensions.programs.run import ProgramRun
+from gateway.errors import QuotaStoreUnavailable
 from gateway.state.store import PREFIX
+from gateway.state.tenancy import TenancyStore
+from gateway.tenancy.principal import TENANT_MARK
+from gateway.tenancy.refusals import tenant_stopped
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +32,9 @@ FORGOTTEN_S = 5
 
 MAX_TOLD = 1000
 """Programs of one process that others hear of."""
+
+_STOPPED = frozenset({"suspended", "archived"})
+"""States of tenants for which nothing runs."""
 
 _KEY = f"{PREFIX}live:"
 _TELLERS = f"{PREFIX}live"
@@ -39,6 +50,7 @@ class LivePrograms:
 
     def __init__(self, redis: Redis | None) -> None:
         self._redis = redis
+        self._tenants = None if redis is None else TenancyStore(redis)
         self._key = _KEY + uuid.uuid4().hex
         self._runs: dict[ProgramRun, str] = {}
         self._telling: asyncio.Task[None] | None = None
@@ -82,17 +94,27 @@ class LivePrograms:
         while True:
             told = self._own()[:MAX_TOLD]
             try:
+                await self._end_stopped()
                 async with redis.pipeline(transaction=True) as pipe:
                     now_s = time.time()
                     pipe.set(self._key, json.dumps(told), ex=FORGOTTEN_S)
                     pipe.zadd(_TELLERS, {self._key: now_s + FORGOTTEN_S})
                     pipe.zremrangebyscore(_TELLERS, "-inf", now_s)
                     await pipe.execute()
-            except (RedisError, OSError, TimeoutError) as error:
+            except (RedisError, OSError, TimeoutError, QuotaStoreUnavailable) as error:
                 log.debug("running programs were not told: %s", error)
             if not told and not self._runs:
                 return
             await asyncio.sleep(PERIOD_S)
+
+    async def _end_stopped(self) -> None:
+        """Ends the programs of tenants that may run nothing any more."""
+        assert self._tenants is not None
+        for owner in {owner for owner in self._runs.values() if owner.startswith(TENANT_MARK)}:
+            record = await self._tenants.tenant(owner)
+            if record is None or record["state"] in _STOPPED:
+                for run in [run for run, pays in self._runs.items() if pays == owner]:
+                    run.end(tenant_stopped())
 
     def _own(self) -> list[dict[str, Any]]:
         return [_described(run, owner) for run, owner in self._runs.items()]

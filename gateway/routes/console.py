@@ -21,12 +21,14 @@ _POLICY = (
 )
 
 
+@router.head(PATH, include_in_schema=False)
 @router.get(PATH, include_in_schema=False)
 async def console(request: Request) -> Response:
     """The page."""
     return _answer(request, page_files()[PATH])
 
 
+@router.head(PATH + "/{name}", include_in_schema=False)
 @router.get(PATH + "/{name}", include_in_schema=False)
 async def console_file(name: str, request: Request) -> Response:
     """One of its files."""

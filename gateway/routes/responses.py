@@ -63,6 +63,7 @@ async def create_response(request: Request, services: ServicesDep) -> Response:
     payer = payer_of(request, services, body.cache_salt)
     if body.servers:
         payer.require("tools")
+    _check_approvals(body)
     room, info = body.max_output_tokens or 1, await services.engine_info()
     async with prefix_of(body, services.prefixes, info, payer) as used:
         start = None if used is None else used.start
@@ -83,6 +84,14 @@ async def create_response(request: Request, services: ServicesDep) -> Response:
 def _check_streaming(body: ResponseRequest, services: Services) -> None:
     if body.stream_options is not None and not body.stream and not services.settings.lenient_stream_options:
         raise BadRequest("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+
+
+def _check_approvals(body: ResponseRequest) -> None:
+    """A person's yes or no is about a call that the servers of the request make."""
+    for number, item in enumerate(body.input):
+        if item["type"] == "mcp_approval_response" and not body.servers:
+            message = f"'input[{number}]' answers for a call of a server; name the server in 'tools' again."
+            raise BadRequest(message, "tools")
 
 
 async def _begin(

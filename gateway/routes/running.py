@@ -5,10 +5,11 @@ from __future__ import annotations
 from fastapi import Request, Response
 
 from extensions.programs.request import ProgramRequest
+from gateway.errors import RUN_HEADER
 from gateway.programs.running import MODEL_PREFIX
 from gateway.routes.answering import collect, json_response, stream
 from gateway.routes.owning import payer_of
-from gateway.runs.starting import RUN_HEADER, start_program
+from gateway.runs.starting import start_program
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.sampling import SamplingFields
 from gateway.services import Services

@@ -138,6 +138,7 @@ async def begin_turn(
         door=services.tools.box,
         caller=caller,
         max_calls=min(max_calls or settings.max_tool_calls, settings.max_tool_calls),
+        max_s=settings.max_tool_turn_s,
         store=services.tools.registry.store,
         approved=approved,
         payer=payer,

@@ -7,6 +7,7 @@ from collections import deque
 
 from extensions.programs.program import Program
 from extensions.programs.request import ProgramOutcome, ProgramRequest, ProgramUsage, RunEvent
+from gateway.errors import OF_RUN
 from gateway.programs.work import ReadableRun
 
 
@@ -69,6 +70,7 @@ class Attached:
         while not self._waiting:
             if self._is_over:
                 if self._error is not None:
+                    setattr(self._error, OF_RUN, self.request.id)
                     raise self._error
                 raise StopAsyncIteration
             self._changed.clear()

@@ -17,9 +17,6 @@ from gateway.translate.chunks import encode_json
 MAX_ARGS_BYTES = 2**20
 """Most bytes of the arguments of a run: they are kept with it."""
 
-RUN_HEADER = "x-run-id"
-"""Response header with the id of a run that goes on when its client leaves."""
-
 
 async def start_program(
     services: Services, body: WireModel, fields: ExtensionFields, given: ProgramRequest, payer: Payer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from gateway.schemas.base import INT64_MAX, WireModel
+from gateway.schemas.base import INT64_MAX, StrictModel, WireModel
 from gateway.tenancy.limits import MAX_KV_KIB_S, MAX_RATE, State
 
 MAX_SECONDS = 10 * 366 * 24 * 3600
@@ -46,7 +46,7 @@ class ServiceAccountRequest(WireModel):
     expires_in_seconds: Seconds | None = None
 
 
-class KeyLimitFields(WireModel):
+class KeyLimitFields(StrictModel):
     """Limits of a key, besides those of its tenant; null is no limit.
 
     Attributes:
@@ -90,7 +90,7 @@ class KeyUpdate(KeyLimitFields):
     disabled: bool | None = None
 
 
-class RotateRequest(WireModel):
+class RotateRequest(StrictModel):
     """Gives a key another secret.
 
     Attributes:
@@ -112,7 +112,7 @@ class AdminKeyRequest(WireModel):
     expires_in_seconds: Seconds | None = None
 
 
-class RateLimitUpdate(WireModel):
+class RateLimitUpdate(StrictModel):
     """Changes the rates of a tenant, as OpenAI's API does.
 
     Attributes:
@@ -151,7 +151,7 @@ class TenantUpdate(KeyLimitFields):
     weight: Annotated[int, Field(ge=1, le=1000)] | None = None
 
 
-class AdjustRequest(WireModel):
+class AdjustRequest(StrictModel):
     """Corrects what a tenant used in its window.
 
     Attributes:
@@ -165,11 +165,7 @@ class AdjustRequest(WireModel):
     operation: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_.-]*$")] = ""
 
 
-class _FileModel(WireModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class KeyEntry(_FileModel):
+class KeyEntry(StrictModel):
     """A key in a file: its secret is not there, only what it is compared with.
 
     Attributes:
@@ -197,7 +193,7 @@ class KeyEntry(_FileModel):
     limits: KeyLimitFields = KeyLimitFields()
 
 
-class TenantEntry(_FileModel):
+class TenantEntry(StrictModel):
     """A tenant in a file.
 
     Attributes:
@@ -215,7 +211,7 @@ class TenantEntry(_FileModel):
     keys: Annotated[list[KeyEntry], Field(max_length=100_000)] = Field(default_factory=list)
 
 
-class ConfigurationFile(_FileModel):
+class ConfigurationFile(StrictModel):
     """All tenants, their limits and their keys, as one file.
 
     Attributes:

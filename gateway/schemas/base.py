@@ -86,7 +86,9 @@ class WireModel(BaseModel):
             value = data.get(name)
             if value is not None and value not in harmless:
                 raise UnsupportedParameter(name)
-        return {key: value for key, value in data.items() if value is not None}
+        # Null is nothing to say of a field; of one that is none it is as wrong as any value, where that is refused.
+        unknown = data.keys() - cls.model_fields.keys() if cls.model_config.get("extra") == "forbid" else ()
+        return {key: value for key, value in data.items() if value is not None or key in unknown}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -101,6 +103,13 @@ class WireModel(BaseModel):
             names = ", ".join(sorted(cls.unsupported))
             body["description"] += f"\n\nRefused unless they ask for nothing: {names}."
         return described
+
+
+class StrictModel(WireModel):
+    """Base of bodies that are ours alone and in which a name that means nothing is an error: a limit that is misspelt
+    would be no limit."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 _NULL = {"type": "null"}
@@ -153,6 +162,8 @@ def _field_error(error: ValidationError) -> BadRequest:
     path += first.get("ctx", {}).get("at", "")
     if first["type"] == "missing":
         return BadRequest(f"Missing required parameter: '{path}'.", path)
+    if first["type"] == "extra_forbidden":
+        return BadRequest(f"Unknown parameter: '{path[:200]}'.", path[:200], "unknown_parameter")
     if not path:
         return BadRequest(f"The request body is not valid: {first['msg']}.")
     code = "invalid_type" if first["type"].endswith(("_type", "_parsing")) else None

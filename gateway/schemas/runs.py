@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.schemas.base import MAX_FIELDS, TokenId, WireModel
+from gateway.schemas.base import MAX_FIELDS, StrictModel, TokenId
 from gateway.schemas.chat import MAX_MESSAGES, MAX_TOOLS
 from gateway.schemas.extensions import ExtensionFields, Source
 from gateway.schemas.messages import Message
@@ -15,7 +15,7 @@ from gateway.schemas.responses import Metadata
 from gateway.schemas.tools import Tool
 
 
-class RunRequest(WireModel):
+class RunRequest(StrictModel):
     """A program that runs on its own.
 
     Attributes:
@@ -62,7 +62,7 @@ class RunRequest(WireModel):
         )
 
 
-class RunInputRequest(WireModel):
+class RunInputRequest(StrictModel):
     """What a client says to a program that runs.
 
     Attributes:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.settings import Settings
 from gateway.state.embedded import DirectoryInUse, EmbeddedRedis, EmbeddedRedisError, find_server
-from gateway.state.probe import check_store
+from gateway.state.probe import check_store, check_tenants
 
 
 @contextlib.contextmanager
@@ -30,6 +30,7 @@ def private_redis(
     if settings.redis_url:
         for warning in check_store(settings.redis_url, keeps_accounts=bool(settings.admin_key)):
             note(warning)
+        _warn_of_tenants(settings, settings.redis_url, note)
     if settings.redis_url or directory is None:
         yield None
         return
@@ -39,11 +40,19 @@ def private_redis(
             redis = _start(settings, directory, note, held)
         except EmbeddedRedisError as error:
             note(str(error))
+        if redis is not None:
+            _warn_of_tenants(settings, redis.url, note)
         try:
             yield redis
         finally:
             if redis is not None:
                 redis.stop()
+
+
+def _warn_of_tenants(settings: Settings, url: str, note: Callable[[str], None]) -> None:
+    if not settings.admin_key:
+        for warning in check_tenants(url, needs_key=bool(settings.api_keys)):
+            note(warning)
 
 
 def _start(

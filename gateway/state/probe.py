@@ -10,8 +10,10 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, ClusterError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from gateway.errors import StoreUnavailable
 from gateway.failures import ServeError
 from gateway.state.link import connect
+from gateway.state.tenancy import TenancyStore
 
 MIN_VERSION = (6, 2)
 SAFE_POLICY = "noeviction"
@@ -83,6 +85,33 @@ def check_store(url: str, *, keeps_accounts: bool) -> list[str]:
             await redis.aclose()
 
     return asyncio.run(ask())
+
+
+def check_tenants(url: str, *, needs_key: bool) -> list[str]:
+    """Warnings of a server that is started without tenants, where a Redis has some: their keys and limits hold no more.
+
+    For a supervisor, which has no event loop; a Redis that does not answer is passed over.
+
+    Args:
+        url: Of the Redis.
+        needs_key: Whether this server asks for keys of its settings.
+    """
+
+    async def ask() -> int:
+        redis = connect(url)
+        try:
+            return await TenancyStore(redis).num_tenants()
+        except StoreUnavailable:
+            return 0
+        finally:
+            await redis.aclose()
+
+    count = asyncio.run(ask())
+    if not count:
+        return []
+    tenants = "a tenant" if count == 1 else f"{count} tenants"
+    now = "their keys are refused" if needs_key else "whoever asks is served, with any key or none"
+    return [f"{tenants} of earlier: WYE_ADMIN_KEY is not set, so {now}, and no limit holds"]
 
 
 def _nodes(told: Any) -> list[dict[str, Any]]:

@@ -54,6 +54,11 @@ class TenancyStore:
         """Ids and records of all tenants, oldest first."""
         return await self._list("tenants", _tenant)
 
+    async def num_tenants(self) -> int:
+        """How many tenants there are, archived ones included."""
+        with quota_store():
+            return int(await self._redis.zcard(f"{PREFIX}tenants"))
+
     async def key(self, key_id: str) -> Record | None:
         """The record of a key, or None."""
         return await self._read(_key(key_id))

@@ -16,6 +16,7 @@ from gateway.tenancy.scopes import SCOPES
 
 MAX_NAME_CHARS = 200
 MAX_TTL_S = 10 * 366 * 24 * 3600
+ARCHIVED = "The tenant is archived, which is for good: nothing of it can be changed."
 """Longest life of a key that expires, and longest overlap of a rotation, in seconds."""
 
 
@@ -154,10 +155,14 @@ class Directory:
 
         Raises:
             BadRequest: The name is empty or too long.
-            Conflict: It is of another version.
+            Conflict: It is of another version, or archived: that is for good.
             NotFound: There is none of that id.
         """
-        await self.tenant(tenant_id)
+        tenant = await self.tenant(tenant_id)
+        if tenant.state == "archived":
+            if state == "archived" and name is None and limits is None:
+                return tenant
+            raise Conflict(ARCHIVED)
         fields: Record = {} if limits is None else limits.fields()
         told: dict[str, Any] = {} if limits is None else _told(limits)
         if name is not None:
@@ -165,6 +170,7 @@ class Directory:
         if state is not None:
             fields["state"] = told["state"] = state
             fields["archived"] = str(_now_s()) if state == "archived" else ""
+            version = version or tenant.version  # it may be archived meanwhile
         kind = "project.updated" if name is not None or state is not None else "rate_limit.updated"
         kind = "project.archived" if state == "archived" else kind
         audit = audit_line(by, kind, tenant_id, told)
@@ -221,7 +227,7 @@ class Directory:
             NotFound: There is no such tenant.
         """
         if tenant_id and (await self.tenant(tenant_id)).state == "archived":
-            raise Conflict("The tenant is archived.")
+            raise Conflict(ARCHIVED)
         made = make_key()
         told = {"name": name, "scopes": scopes_text(scopes), "expires_in_seconds": ttl_s, "project_id": tenant_id}
         fields = {

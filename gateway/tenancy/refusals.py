@@ -41,8 +41,13 @@ def refusal(verdict: Verdict, scope: str) -> GatewayError:
     if kind == "scope":
         return missing_scope(scope)
     if kind == "suspended":
-        return PermissionDenied("The tenant of this API key is suspended or archived.", code="tenant_suspended")
+        return tenant_stopped()
     return _limit_reached(verdict)
+
+
+def tenant_stopped() -> PermissionDenied:
+    """The error for a tenant that may run nothing."""
+    return PermissionDenied("The tenant of this API key is suspended or archived.", code="tenant_suspended")
 
 
 def missing_scope(scope: str) -> PermissionDenied:

@@ -92,6 +92,7 @@ class Settler:
         self._running: asyncio.Task[None] | None = None
         self._limited: set[str] = set()
         self._weights: dict[str, float] = {}
+        self._levels: dict[str, int] = {}
         self._incarnation = 0
         self._num_beats = 0
         self._is_store_away = False
@@ -123,7 +124,8 @@ class Settler:
         if not await self._quotas.lead(name, self._name, int(LEAD_S * 1000)):
             return False
         if info.incarnation != self._incarnation:
-            self._incarnation, self._limited, self._weights, self._num_beats = info.incarnation, set(), {}, 0
+            self._incarnation, self._limited, self._num_beats = info.incarnation, set(), 0
+            self._weights, self._levels = {}, {}
         await self._quotas.reap()
         settled = await self._quotas.report(
             name,
@@ -135,7 +137,7 @@ class Settler:
         self._tell_ceilings(settled)
         await self._tell_windows(settled)
         if self._num_beats % SHARES_EVERY == 0:
-            await self._tell_shares()
+            await self._tell_records()
         self._num_beats += 1
         return True
 
@@ -165,12 +167,20 @@ class Settler:
             ends = [] if rolling_s(window) else ends_ms(window, time.time_ns() // 1_000_000)
             await self._quotas.set_window(one.tenant, window, ends)
 
-    async def _tell_shares(self) -> None:
-        weights = {
-            tenant: float(weight)
-            for tenant, record in await self._store.tenants()
-            if (weight := TenantLimits.of(record).weight) is not None
+    async def _tell_records(self) -> None:
+        """What the records of tenants say that changes seldom: weights, and how much may be held at once."""
+        records = await self._store.tenants()
+        limits = {tenant: TenantLimits.of(record) for tenant, record in records}
+        weights = {tenant: float(one.weight) for tenant, one in limits.items() if one.weight is not None}
+        shadows = {tenant for tenant, record in records if record["state"] == "shadow"}
+        levels = {
+            tenant: one.resident_kib
+            for tenant, one in limits.items()
+            if one.resident_kib is not None and tenant not in shadows
         }
+        if levels != self._levels:
+            self._engine.tell(SetCeilings({}, dict.fromkeys(self._levels, -1) | levels))
+            self._levels = levels
         if weights != self._weights:
             self._weights = weights
             self._engine.tell(SetShares(weights))

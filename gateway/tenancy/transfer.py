@@ -60,7 +60,7 @@ async def import_configuration(
 
     Raises:
         BadRequest: Something in it is wrong.
-        Conflict: A key belongs to another tenant.
+        Conflict: A key belongs to another tenant, or a tenant is archived here and not in the file.
         QuotaStoreUnavailable: Redis did not answer.
     """
     _check_once(file)
@@ -72,9 +72,14 @@ async def import_configuration(
         old = old_keys[key_id]
         if old is not None and old.get("tenant", "") != tenant_id:
             raise Conflict(f"The key '{key_id}' belongs to another tenant.")
+    old_tenants = {tenant_id: await store.tenant(tenant_id) for tenant_id in tenants}
+    for tenant_id, fields in tenants.items():
+        old = old_tenants[tenant_id]
+        if old is not None and old["state"] == "archived" != fields["state"]:
+            raise Conflict(f"The tenant '{tenant_id}' is archived here, and cannot be made active again.")
     changes = Changes()
     for tenant_id, fields in tenants.items():
-        old = await store.tenant(tenant_id)
+        old = old_tenants[tenant_id]
         if _note(changes, tenant_id, old, fields) and not dry_run:
             audit = audit_line(by, "project.created" if old is None else "project.updated", tenant_id, {"import": True})
             await store.write_tenant("create" if old is None else "update", tenant_id, fields, audit)

@@ -28,6 +28,9 @@ CallStatus = Literal["in_progress", "completed", "failed", "incomplete"]
 NOT_RUN = "max_tool_calls"
 """Code of a call that was not made, as the answer had made as many as it may."""
 
+LATE = "max_tool_time"
+"""Code of a call that was not made, as the answer's time for calls was over."""
+
 CUT = "max_output_tokens"
 """Code of a call that was not made, as the model's text was cut by its length limit."""
 

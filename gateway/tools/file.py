@@ -49,7 +49,8 @@ def load_tools(path: Path, environ: Mapping[str, str]) -> dict[str, Entry]:
             entry = Entry.from_wire(description, environ=environ)
         except ToolInvalid as error:
             where = f"{at}.{error.param}" if error.param else at
-            raise ToolsFileError(f"{path}: {where}: {error.message}") from None
+            message = error.message.removeprefix(error.param or "").lstrip(": ")
+            raise ToolsFileError(f"{path}: {where}: {message}") from None
         if entry.name in found:
             raise ToolsFileError(f"{path}: {at}: there are two of the name {entry.name!r}")
         found[entry.name] = entry

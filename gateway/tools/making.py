@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ class TurnTools:
         door: Calls them.
         caller: For whom.
         max_calls: Most calls of the answer.
+        max_s: Seconds after the answer's beginning in which calls are begun.
         store: Knows which approved calls have been made; None without a Redis.
         approved: Calls of an earlier answer to which a person has said yes.
         payer: Who pays; the request is not settled before the whole answer has ended.
@@ -39,6 +41,7 @@ class TurnTools:
     door: ToolDoor
     caller: ToolCaller
     max_calls: int
+    max_s: float = math.inf
     store: ToolStore | None = None
     approved: Sequence[ServerCall] = ()
     payer: Payer | None = None

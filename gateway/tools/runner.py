@@ -26,6 +26,10 @@ class CallRunner:
         if call.id not in self._tasks:
             self._tasks[call.id] = asyncio.create_task(self._tools.make(call))
 
+    def has_begun(self, call: ServerCall) -> bool:
+        """Whether a call is being made, or has been."""
+        return call.id in self._tasks
+
     def start_early(self, calls: Sequence[ServerCall], room: int) -> None:
         """Begins calls of which it is not sure yet that they are wanted: those that can do no harm.
 

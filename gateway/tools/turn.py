@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Literal
 
@@ -10,7 +11,7 @@ from extensions.output import GenerationStep, Usage
 from gateway.errors import REPEATS_HARM
 from gateway.generations import Choice, Generations
 from gateway.schemas.chat import ChatRequest
-from gateway.tools.calls import CUT, NOT_RUN, ServerCall
+from gateway.tools.calls import CUT, LATE, NOT_RUN, ServerCall
 from gateway.tools.making import TurnTools
 from gateway.tools.news import ApprovalAsked, CallEnded, CallRunning, News
 from gateway.tools.rounds import Round, next_request, turn_messages
@@ -33,7 +34,7 @@ class ToolTurn:
         tools: What it runs.
         calls: Those of this server so far, in order.
         finish: Why it ended.
-        stop_reason: The stop string or token that ended it, or `max_tool_calls`.
+        stop_reason: The stop string or token that ended it, or `max_tool_calls`, or `max_tool_time`.
         form: How the model's text is read; None before the first round.
     """
 
@@ -53,6 +54,7 @@ class ToolTurn:
         self._num_thought_tokens = 0
         self._news: list[News] = []
         self._runner = CallRunner(tools)
+        self._ends_s = time.monotonic() + tools.max_s
         self._let_go: Callable[[], None] = _nothing
         self._steps = self._play()
 
@@ -150,7 +152,8 @@ class ToolTurn:
             async for step in current.work:
                 if news := current.read(step):
                     self._news += news
-                    if not current.form.plan.is_forced:  # then a call is whole as soon as it is told
+                    # A call that is not forced is whole as soon as it is told.
+                    if not current.form.plan.is_forced and not self._is_late:
                         self._runner.start_early(current.calls, self.tools.max_calls - self._num_made)
                     yield _NEWS
             await self._close_round(current)
@@ -202,6 +205,8 @@ class ToolTurn:
             elif call.offer.needs_approval:
                 self._news.append(ApprovalAsked(call))
                 continue
+            elif self._is_late and not self._runner.has_begun(call):
+                call.leave(LATE, f"The answer's {self.tools.max_s:g} s for tools are over; the call was not made.")
             elif self._num_made + len(due) >= self.tools.max_calls:
                 call.leave(NOT_RUN, f"The answer has made {self.tools.max_calls} calls; this one was not made.")
             else:
@@ -211,13 +216,18 @@ class ToolTurn:
         self._num_made += len(due)
         return due
 
+    @property
+    def _is_late(self) -> bool:
+        """The time in which calls are begun is over."""
+        return time.monotonic() >= self._ends_s
+
     def _is_over(self, current: Round) -> bool:
         """Decides whether the model is asked once more, and why not."""
         codes = {call.error.code for call in current.calls if call.error is not None}
         if current.finish_reason == "length":
             self.finish = "length"
-        elif NOT_RUN in codes:
-            self.finish, self.stop_reason = "max_tool_calls", "max_tool_calls"
+        elif NOT_RUN in codes or LATE in codes:
+            self.finish, self.stop_reason = "max_tool_calls", LATE if LATE in codes else NOT_RUN
         elif current.num_client_calls:
             self.finish = "tool_calls"
         elif current.calls and not any(call.offer.needs_approval for call in current.calls):

@@ -213,7 +213,7 @@ async def test_g_83_paths_and_verbs(client: httpx.AsyncClient, method: str, path
     answer = await client.request(method, path)
     assert answer.status_code == status
     if status >= 400:
-        error_of(answer, status)
+        assert f"{method} {path}" in error_of(answer, status)["message"]
     if status == 405:
         assert answer.headers["allow"]
 
@@ -307,6 +307,20 @@ async def test_a_bug_is_a_500_that_says_nothing_and_is_not_retried(
     assert error["type"] == "server_error"
     assert "secret" not in answer.text
     assert answer.headers["x-should-retry"] == "false"
+
+
+async def test_a_wrong_query_names_its_field_in_what_people_read(client: httpx.AsyncClient) -> None:
+    for query, name in (("stream=perhaps", "stream"), ("stream=true&starting_after=-1", "starting_after")):
+        error = error_of(await client.get(f"/v1/responses/resp_1?{query}"), 400)
+        assert error["param"] == name
+        assert f"'{name}'" in error["message"]
+
+
+async def test_the_console_tells_its_head_as_its_page(client: httpx.AsyncClient) -> None:
+    for path in ("/console", "/console/style.css"):
+        page, head = await client.get(path), await client.head(path)
+        assert (page.status_code, head.status_code) == (200, 200)
+        assert head.headers["etag"] == page.headers["etag"]
 
 
 async def test_an_overload_says_when_to_come_back(engine: ScriptedEngine, model: TextModel) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Literal, cast
 
 import pytest
 
@@ -15,6 +15,8 @@ from extensions.programs.run import ProgramRun
 from gateway.programs import live
 from gateway.programs.live import LivePrograms
 from gateway.state.link import connect
+from gateway.state.tenancy import TenancyStore
+from gateway.tenancy.directory import Directory
 from tests.e2e.gauges import until
 
 
@@ -27,14 +29,18 @@ class Running:
     usage: ProgramUsage = field(default_factory=ProgramUsage)
     num_contexts: int = 2
     ends: list[Callable[[], None]] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
+
+    def end(self, error: Exception) -> None:
+        self.errors.append(error)
 
     def on_end(self, callback: Callable[[], None]) -> None:
         self.ends.append(callback)
 
 
-def begin(programs: LivePrograms, run_id: str) -> Running:
+def begin(programs: LivePrograms, run_id: str, owner: str = "somebody") -> Running:
     run = Running(ProgramRequest(id=run_id))
-    programs.add(cast("ProgramRun", run), "somebody")
+    programs.add(cast("ProgramRun", run), owner)
     return run
 
 
@@ -86,6 +92,24 @@ async def test_a_process_that_is_heard_of_no_more_is_forgotten(
     await until(lambda: _are(other, []))
 
 
+@pytest.mark.parametrize("state", ["suspended", "archived"])
+async def test_programs_of_a_tenant_that_may_run_nothing_end_and_others_go_on(
+    two: tuple[LivePrograms, LivePrograms], redis_url: str, state: Literal["suspended", "archived"]
+) -> None:
+    redis = connect(redis_url)
+    directory = Directory(TenancyStore(redis))
+    stopped, other = [(await directory.create_tenant("tests", name)).id for name in ("stopped", "other")]
+    runs = [begin(programs, f"run-{owner}", owner) for programs in two for owner in (stopped, other, "somebody")]
+    await until(lambda: _are_all(two[0], 6))
+    assert not any(run.errors for run in runs)
+    await directory.change_tenant("tests", stopped, state=state)
+    ends = [run for run in runs if run.request.id == f"run-{stopped}"]
+    await until(lambda: _are_ended(ends))
+    assert [getattr(run.errors[0], "code", None) for run in ends] == ["tenant_suspended"] * 2
+    assert not any(run.errors for run in runs if run not in ends)
+    await redis.aclose()
+
+
 async def test_without_a_redis_each_knows_its_own() -> None:
     gone = LivePrograms(connect("unix:///nowhere/redis.sock"))
     begin(gone, "run-1")
@@ -99,3 +123,11 @@ async def test_without_a_redis_each_knows_its_own() -> None:
 
 async def _are(programs: LivePrograms, wanted: list[str]) -> bool:
     return await ids(programs) == wanted
+
+
+async def _are_all(programs: LivePrograms, count: int) -> bool:
+    return len(await programs.all()) == count
+
+
+async def _are_ended(runs: list[Running]) -> bool:
+    return all(run.errors for run in runs)

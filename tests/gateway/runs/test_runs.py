@@ -223,6 +223,8 @@ UNFIT: tuple[tuple[Body, str | None], ...] = (
     ({"source": main_of("return 1"), "messages": "hi"}, "messages"),
     ({"source": main_of("return 1"), "prompt": [-1]}, "prompt"),
     ({"source": main_of("return 1"), "metadata": {"a": 1}}, "metadata.a"),
+    ({"source": main_of("return 1"), "arg": {"a": 1}}, "arg"),
+    ({"source": main_of("return 1"), "limit": None}, "limit"),
 )
 
 
@@ -459,7 +461,9 @@ async def test_a_detached_program_takes_input_and_fails_as_any_other(here: Worke
     await until(lambda: _listed(there))
     (run,) = (await get(there.ann, ""))["data"]
     await there.ann.post(f"{RUNS}/{run['id']}/input", json={"input": 5})
-    assert problem(await asking, 400)["code"] == "extension_error"
+    failed = await asking
+    error = problem(failed, 400)
+    assert (error["code"], error["run_id"], failed.headers["x-run-id"]) == ("extension_error", run["id"], run["id"])
     assert (await ended(there.ann, run["id"]))["error"]["code"] == "extension_error"
 
 
@@ -469,6 +473,17 @@ async def test_a_response_can_be_detached(here: Worker, there: Worker) -> None:
     assert answer["output"][0]["content"][0]["text"] == "yes"
     run = await get(there.ann, f"/{answer['extension']['run_id']}")
     assert (run["status"], run["content"]) == ("completed", "yes")
+
+
+async def test_a_response_and_a_stream_that_fail_say_of_which_run(here: Worker) -> None:
+    extension = {"source": main_of("return 1 / 0"), "detached": True}
+    failed = await here.ann.post("/v1/responses", json={"input": "hi", "extension": extension})
+    run_id = problem(failed, 400)["run_id"]
+    assert (await get(here.ann, f"/{run_id}"))["status"] == "failed"
+    streamed = await here.ann.post(CHAT, json=chat(extension=extension, stream=True))
+    assert f'"run_id":"{streamed.headers["x-run-id"]}"' in streamed.text
+    plain = await here.ann.post(CHAT, json=chat(extension={"source": extension["source"]}))
+    assert "run_id" not in problem(plain, 400)
 
 
 async def test_a_sampler_cannot_be_detached(here: Worker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from redis import Redis
 
 from gateway.settings import Settings
 from gateway.state.embedded import NO_BINARY, answers
+from gateway.state.link import connect
 from gateway.state.private import private_redis
+from gateway.state.tenancy import TenancyStore
 from tests.gateway.test_serve import Running, Start, gone, until
 
 
@@ -102,3 +105,29 @@ def test_it_does_not_outlive_a_supervisor_that_is_killed(start: Start, tmp_path:
     assert redis_of(running)
     running.process.kill()
     until(lambda: gone(children))
+
+
+async def make_tenant(url: str) -> None:
+    """As an administrator would."""
+    redis = connect(url)
+    fields = {"name": "acme", "state": "active", "created": "1"}
+    assert await TenancyStore(redis).write_tenant("create", "proj_a", fields, {"at": 1}) == 1
+    await redis.aclose()
+
+
+def test_a_server_that_has_lost_its_administrators_key_says_what_becomes_of_its_tenants(
+    tmp_path: Path, redis_url: str
+) -> None:
+    notes: list[str] = []
+    with private_redis(Settings(admin_key="adm-0123456789abcdef"), tmp_path, notes.append) as redis:
+        assert redis is not None
+        asyncio.run(make_tenant(redis.url))
+    assert notes == []
+    with private_redis(Settings(), tmp_path, notes.append):
+        pass
+    (note,) = notes
+    assert "WYE_ADMIN_KEY is not set, so whoever asks is served" in note
+    asyncio.run(make_tenant(redis_url))
+    with private_redis(Settings(redis_url=redis_url, api_keys=("k",)), None, notes.append):
+        pass
+    assert "their keys are refused" in notes[-1]

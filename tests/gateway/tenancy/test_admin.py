@@ -176,6 +176,8 @@ async def test_limits_are_changed_one_by_one_and_taken_away_by_null(served: Serv
         ({"state": "asleep"}, "state"),
         ({"state": "archived"}, "state"),
         ({"weight": 0}, "weight"),
+        ({"request_per_minute": 5}, "request_per_minute"),
+        ({"request_per_minute": None}, "request_per_minute"),
     ],
 )
 async def test_absurd_limits_are_refused_with_the_fields_name(served: Served, body: Any, param: str) -> None:
@@ -197,6 +199,9 @@ async def test_absurd_limits_are_refused_with_the_fields_name(served: Served, bo
         ("/v1/admin/kv_limits/PROJECT/adjust", {"kib_seconds": 5}, "reason"),
         ("/v1/admin/import", {"object": "wye.tenants", "version": 2}, "version"),
         ("/v1/admin/import", {"object": "wye.tenants", "version": 1, "more": 1}, "more"),
+        ("/v1/admin/projects/PROJECT/api_keys", {"name": "k", "scope": ["inference"]}, "scope"),
+        ("/v1/admin/kv_limits/PROJECT/adjust", {"kib_seconds": 5, "reason": "r", "kib": 1}, "kib"),
+        (PROJECTS + "/PROJECT/rate_limits/rl-all", {"max_request_per_1_minute": 5}, "max_request_per_1_minute"),
     ],
 )
 async def test_a_wrong_body_is_refused_with_the_fields_name(served: Served, path: str, body: Any, param: str) -> None:
@@ -313,6 +318,9 @@ async def test_a_file_that_is_wrong_somewhere_changes_nothing(served: Served) ->
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
     assert (await served.get("/v1/admin/export", ADMIN_KEY)).json() == file
     assert (await served.chat(key.value)).status_code == (await served.chat(other.value)).status_code == 200
+    await served.directory.change_tenant(BY, await served.tenant_of(other), state="archived")
+    answer = await send(served, "/v1/admin/import", file)
+    assert (answer.status_code, "archived" in answer.json()["error"]["message"]) == (409, True)
 
 
 async def test_administration_needs_the_administrators_key(served: Served) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from engine.text.model import TextModel
 from gateway.app import create_app
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, Conflict
 from gateway.tenancy.keys import make_key, read_key, redacted
+from gateway.tenancy.limits import TenantLimits
 from tests.fakes import ScriptedEngine, make_settings, scripted_client
 from tests.gateway.tenancy.conftest import ADMIN_KEY, BY, CHAT, OPERATOR_KEY, Served, bearer
 
@@ -120,15 +121,26 @@ async def test_a_key_that_may_chat_may_not_bring_a_program(served: Served) -> No
     assert (await served.chat(both.value, extension={"source": source})).status_code == 200
 
 
-@pytest.mark.parametrize("state", ["suspended", "archived"])
-async def test_a_tenant_that_is_not_active_is_refused_and_comes_back(served: Served, state: str) -> None:
+async def test_a_tenant_that_is_suspended_is_refused_and_comes_back(served: Served) -> None:
     key = await served.key()
     tenant = await served.tenant_of(key)
-    await served.directory.change_tenant(BY, tenant, state=state)  # type: ignore[arg-type]
+    await served.directory.change_tenant(BY, tenant, state="suspended")
     answer = await served.chat(key.value)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "tenant_suspended")
     await served.directory.change_tenant(BY, tenant, state="active")
     assert (await served.chat(key.value)).status_code == 200
+
+
+async def test_a_tenant_that_is_archived_is_refused_for_good(served: Served) -> None:
+    key = await served.key()
+    tenant = await served.tenant_of(key)
+    archived = await served.directory.change_tenant(BY, tenant, state="archived")
+    for changed in ({"state": "active"}, {"name": "again"}, {"limits": TenantLimits()}):
+        with pytest.raises(Conflict, match="archived"):
+            await served.directory.change_tenant(BY, tenant, **changed)
+    assert await served.directory.change_tenant(BY, tenant, state="archived") == archived
+    answer = await served.chat(key.value)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "tenant_suspended")
 
 
 async def test_keys_of_the_settings_stay_what_they_are(served: Served) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from engine.kv.commands import SetCeilings, SetShares
@@ -15,7 +16,7 @@ from gateway.state.link import connect
 from gateway.state.quotas import QuotaStore
 from gateway.state.tenancy import PREFIX, TenancyStore
 from gateway.tenancy.limits import TenantLimits
-from gateway.tenancy.settling import Settler
+from gateway.tenancy.settling import SHARES_EVERY, Settler
 from tests.fakes import ScriptedEngine
 from tests.gateway.tenancy.conftest import BY, Served
 
@@ -122,6 +123,22 @@ async def test_a_suspended_tenant_spends_nothing_more(served: Served, meter: Met
     await served.directory.change_tenant(BY, one, state="active")
     await settler.beat()
     assert meter.ceiling(one) == -1
+
+
+async def test_the_engine_hears_how_much_tenants_may_hold_at_once(
+    served: Served, meter: Meter, settler: Settler
+) -> None:
+    one = await tenant(served, TenantLimits(resident_kib=700))
+    await settler.beat()
+    assert SetCeilings({}, {one: 700}) in meter.told
+    await served.directory.change_tenant(BY, one, state="shadow")
+    for _ in range(SHARES_EVERY):
+        await settler.beat()
+    assert meter.told[-1] == SetCeilings({}, {one: -1})
+    await served.directory.change_tenant(BY, one, state="active", limits=TenantLimits(resident_kib=900))
+    meter.info = msgspec.structs.replace(meter.info, incarnation=meter.info.incarnation + 1)
+    await settler.beat()
+    assert SetCeilings({}, {one: 900}) in meter.told  # another engine is told at once
 
 
 async def test_windows_are_told_to_the_store(served: Served, settler: Settler) -> None:

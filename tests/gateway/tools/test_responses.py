@@ -146,6 +146,8 @@ async def test_a_no_is_told_to_the_model(
     assert "the user did not allow this call: too dear" in prompts(engine, model)[-1]
     assert service.calls == []
     yes = [{"type": "mcp_approval_response", "approval_request_id": asked, "approve": True}]
+    error = await refuse(client, input=yes, previous_response_id=first["id"], param="tools")
+    assert "input[0]" in error["message"]
     await refuse(
         client,
         param="input[0].approval_request_id",
@@ -288,7 +290,7 @@ async def test_tokens_of_the_servers_tools_are_counted(client: httpx.AsyncClient
         ({"tools": [files()], "extension": {"source": "x"}}, "tools"),
         (
             {"input": [{"type": "mcp_approval_response", "approval_request_id": "x", "approve": True}]},
-            "input",
+            "tools",
         ),
         (
             {

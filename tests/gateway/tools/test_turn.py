@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from fastapi import FastAPI
@@ -133,6 +134,21 @@ async def test_a_call_that_does_something_waits_for_the_whole_answer(
         await reading
     assert len(service.calls) == 1
     await turn.aclose()
+
+
+async def test_no_call_is_begun_when_the_time_of_the_answer_is_over(
+    app: FastAPI, engine: ScriptedEngine, model: TextModel, ticket: Ticket, service: Service
+) -> None:
+    services: Services = app.state.services
+    app.state.services = replace(services, settings=services.settings.model_copy(update={"max_tool_turn_s": 1e-9}))
+    engine.script = says_in_turn(model, WEATHER, "Done.")
+    turn = await begun(app, ticket, "weather")
+    await turn.collect()
+    (left,) = turn.calls
+    assert left.error is not None
+    assert (left.status, left.error.code) == ("incomplete", "max_tool_time")
+    assert (turn.stop_reason, turn.finish) == ("max_tool_time", "max_tool_calls")
+    assert service.calls == []
 
 
 async def test_an_early_call_of_an_answer_that_is_cut_counts_for_nothing(
