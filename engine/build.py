@@ -42,6 +42,7 @@ from engine.runner.decoding import DecodeStep
 from engine.runner.runner import ModelRunner
 from engine.sampling.state import SamplerState
 from engine.scheduling.scheduler import Scheduler
+from engine.warm_up import warm_up
 
 if TYPE_CHECKING:
     from engine.cuda.model import CudaModel
@@ -103,10 +104,14 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         load_s=time.perf_counter() - started_s,
         incarnation=time.time_ns() // 1_000_000,
     )
+    runner = _runner(placement, info, loaded)
+    make_scheduler = partial(_scheduler, config, placement, info, model_config.sliding_window)
+    if placement.step.is_cuda:
+        warm_up(EngineLoop(info=info, scheduler=make_scheduler(), runner=runner), placement.max_num_seqs)
     return EngineLoop(
         info=info,
-        scheduler=_scheduler(config, placement, info, model_config.sliding_window),
-        runner=_runner(placement, info, loaded),
+        scheduler=make_scheduler(),
+        runner=runner,
         compiler=compiler,
         overlap=config.scheduling.overlap,
         check_integrity=config.check_integrity,
@@ -243,7 +248,7 @@ def _graphs(model: CudaModel, storage: KVStorage, state: SamplerState, info: Eng
         max_context=longest,
         pdl=cuda_status(storage.device).has_pdl,
     )
-    decoder.record()
+    decoder.record(("plain", "full", "logits"))
     log.info("decoding steps recorded in %.1f s", time.perf_counter() - started_s)
     return decoder
 
