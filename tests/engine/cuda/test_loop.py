@@ -27,6 +27,7 @@ def test_tokens_are_those_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     model = write_tiny_model(tmp_path, "qwen3", num_hidden_layers=1, max_position_embeddings=64)
     with open_loop(model, max_num_seqs=3) as loop:
         expected = run(loop, requests())
+    monkeypatch.setattr("engine.build.warm_up", lambda *_: None)  # its prompts would be interpreted for minutes
     monkeypatch.setattr(
         "engine.resolve.choose_step", lambda *_: StepChoice(step="cuda", reason="on a CPU, interpreted")
     )
