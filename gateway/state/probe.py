@@ -109,9 +109,9 @@ def check_tenants(url: str, *, needs_key: bool) -> list[str]:
     count = asyncio.run(ask())
     if not count:
         return []
-    tenants = "a tenant" if count == 1 else f"{count} tenants"
+    tenants = "there is a tenant" if count == 1 else f"there are {count} tenants"
     now = "their keys are refused" if needs_key else "whoever asks is served, with any key or none"
-    return [f"{tenants} of earlier: WYE_ADMIN_KEY is not set, so {now}, and no limit holds"]
+    return [f"{tenants} in the store, but WYE_ADMIN_KEY is not set: {now}, and no limit holds"]
 
 
 def _nodes(told: Any) -> list[dict[str, Any]]:
