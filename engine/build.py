@@ -184,7 +184,9 @@ def _load_cuda(checkpoint: Checkpoint, config: EngineConfig, placement: Placemen
 
     device, dtype = placement.device, placement.dtype
     adapters = load_adapters(config.adapters, checkpoint, dtype=dtype, device=device)
-    decoder = load_cuda(checkpoint, device=device, dtype=dtype, attention=config.attention)
+    decoder = load_cuda(
+        checkpoint, device=device, dtype=dtype, attention=config.attention, quantized=placement.quantized
+    )
     name = decoder.backend.name
     if not adapters:
         return _Loaded(decoder, "cuda", name, (), decoder.model)

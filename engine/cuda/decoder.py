@@ -20,6 +20,7 @@ from engine.models.parameters import LayerWeights
 from engine.models.step import StepInputs
 from engine.models.weights import load_weights
 from engine.ops.reference import rms_norm
+from engine.quantization.formats import NumberFormat
 
 
 class CudaDecoder:
@@ -44,20 +45,23 @@ class CudaDecoder:
         hidden, normed = embed_norm(inputs.token_ids, weights.embedding, model.norm_before(0), eps)
         for index, layer in enumerate(weights.layers):
             attended = self._attend(index, layer, normed, inputs, plan)
-            add_norm(hidden, product(attended, layer.output), layer.post_norm, eps, normed)
-            gated = self._gate(product(normed, layer.gate_up))
-            add_norm(hidden, product(gated, layer.down), model.norm_before(index + 1), eps, normed)
+            add_norm(hidden, product(attended, layer.output, scale=layer.scales.output), layer.post_norm, eps, normed)
+            gated = self._gate(product(normed, layer.gate_up, scale=layer.scales.gate_up))
+            add_norm(
+                hidden, product(gated, layer.down, scale=layer.scales.down), model.norm_before(index + 1), eps, normed
+            )
         if inputs.hidden is not None:
             wanted = hidden.index_select(0, inputs.hidden.rows)
             inputs.hidden.states.copy_(rms_norm(wanted, weights.norm, eps))
-        return exact_product(normed.index_select(0, inputs.readout_rows), weights.head)
+        read = normed.index_select(0, inputs.readout_rows)
+        return exact_product(read, weights.head, scale=weights.head_scale)
 
     def _attend(
         self, index: int, layer: LayerWeights, normed: torch.Tensor, inputs: StepInputs, plan: object
     ) -> torch.Tensor:
         """Rotates, stores K and V, and attends: [T, E] to [T, H * D]."""
         config, model, storage = self.config, self.model, inputs.storage
-        qkv = product(normed, layer.qkv, layer.qkv_bias)
+        qkv = product(normed, layer.qkv, layer.qkv_bias, layer.scales.qkv)
         query = qkv.new_empty((len(qkv), config.num_heads, config.head_dim))
         rotate_store(
             qkv,
@@ -80,13 +84,18 @@ class CudaDecoder:
 
 
 def load_cuda(
-    checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype, attention: str = "auto"
+    checkpoint: Checkpoint,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    attention: str = "auto",
+    quantized: NumberFormat | None = None,
 ) -> CudaDecoder:
-    """Loads a checkpoint's weights into a decoder for a GPU.
+    """Loads a checkpoint's weights into a decoder for a GPU, its matrices as `quantized` or in `dtype`.
 
     Raises:
         ModelLoadError: A tensor is missing, unexpected, of a wrong shape or damaged, or the backend does not run there.
     """
     backend = select_backend(attention, device)
-    weights = load_weights(checkpoint, dtype, device)
+    weights = load_weights(checkpoint, dtype, device, quantized)
     return CudaDecoder(CudaModel.of(checkpoint.config, weights), backend)

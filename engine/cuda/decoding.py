@@ -67,12 +67,41 @@ class Decoding:
         attended, gated = buffers.attended[:1], buffers.gated[:1]
         self._embed(hidden, None, None)
         for index, layer in enumerate(weights.layers):
-            norm_matvec(hidden, layer.input_norm, eps, layer.qkv, layer.qkv_bias, qkv, config=configs.qkv, pdl=pdl)
+            scales = layer.scales
+            norm_matvec(
+                hidden,
+                layer.input_norm,
+                eps,
+                layer.qkv,
+                layer.qkv_bias,
+                qkv,
+                config=configs.qkv,
+                pdl=pdl,
+                scale=scales.qkv,
+            )
             self._attend(index, layer, qkv, attended)
-            residual_matvec(attended, layer.output, hidden, config=configs.output, pdl=pdl)
-            gated_matvec(hidden, layer.post_norm, eps, layer.gate_up, gated, config=configs.gate_up, pdl=pdl)
-            residual_matvec(gated, layer.down, hidden, config=configs.down, pdl=pdl)
-        head_matvec(hidden, weights.norm, eps, weights.head, buffers.logits[:1], config=configs.head, pdl=pdl)
+            residual_matvec(attended, layer.output, hidden, config=configs.output, pdl=pdl, scale=scales.output)
+            gated_matvec(
+                hidden,
+                layer.post_norm,
+                eps,
+                layer.gate_up,
+                gated,
+                config=configs.gate_up,
+                pdl=pdl,
+                scale=scales.gate_up,
+            )
+            residual_matvec(gated, layer.down, hidden, config=configs.down, pdl=pdl, scale=scales.down)
+        head_matvec(
+            hidden,
+            weights.norm,
+            eps,
+            weights.head,
+            buffers.logits[:1],
+            config=configs.head,
+            pdl=pdl,
+            scale=weights.head_scale,
+        )
 
     def _launch_narrow(self, configs: NarrowConfigs) -> None:
         plan, buffers, model = self._plan, self._buffers, self._model
@@ -85,6 +114,7 @@ class Decoding:
         shared = {"workspace": buffers.workspace, "counters": buffers.counters}
         self._embed(hidden, normed, first)
         for index, layer in enumerate(model.weights.layers):
+            scales = layer.scales
             normed_matmul(
                 normed,
                 first,
@@ -95,6 +125,7 @@ class Decoding:
                 num_lanes=width,
                 config=configs.qkv,
                 pdl=pdl,
+                scale=scales.qkv,
                 **shared,
             )
             self._attend(index, layer, qkv, attended)
@@ -108,6 +139,7 @@ class Decoding:
                 num_lanes=width,
                 config=configs.output,
                 pdl=pdl,
+                scale=scales.output,
                 **shared,
             )
             gated_matmul(
@@ -119,6 +151,7 @@ class Decoding:
                 num_lanes=width,
                 config=configs.gate_up,
                 pdl=pdl,
+                scale=scales.gate_up,
                 **shared,
             )
             residual_matmul(
@@ -131,6 +164,7 @@ class Decoding:
                 num_lanes=width,
                 config=configs.down,
                 pdl=pdl,
+                scale=scales.down,
                 **shared,
             )
         head_matmul(
@@ -142,6 +176,7 @@ class Decoding:
             num_lanes=width,
             config=configs.head,
             pdl=pdl,
+            scale=model.weights.head_scale,
         )
 
     def _launch_wide(self) -> None:
@@ -153,11 +188,12 @@ class Decoding:
             lanes.given, lanes.rows, self._last_tokens, weights.embedding, model.norm_before(0), eps, hidden, normed
         )
         for index, layer in enumerate(weights.layers):
-            self._attend(index, layer, product(normed, layer.qkv, layer.qkv_bias), attended)
-            add_norm(hidden, product(attended, layer.output), layer.post_norm, eps, normed)
-            gate(product(normed, layer.gate_up), gated)
-            add_norm(hidden, product(gated, layer.down), model.norm_before(index + 1), eps, normed)
-        exact_product(normed, weights.head, buffers.logits[:width])
+            scales = layer.scales
+            self._attend(index, layer, product(normed, layer.qkv, layer.qkv_bias, scales.qkv), attended)
+            add_norm(hidden, product(attended, layer.output, scale=scales.output), layer.post_norm, eps, normed)
+            gate(product(normed, layer.gate_up, scale=scales.gate_up), gated)
+            add_norm(hidden, product(gated, layer.down, scale=scales.down), model.norm_before(index + 1), eps, normed)
+        exact_product(normed, weights.head, buffers.logits[:width], weights.head_scale)
 
     def _embed(self, hidden: torch.Tensor, normed: torch.Tensor | None, squares: torch.Tensor | None) -> None:
         lanes, model = self._lanes, self._model

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine import step_choice
-from engine.config import EngineConfig, KVConfig
+from engine.config import EngineConfig, KVConfig, WeightFormat
 from engine.cuda.status import CudaStatus
 from engine.errors import ModelLoadError
 from engine.models.shapes import SHAPES
@@ -112,14 +112,21 @@ def test_settings_that_contradict_each_other_stop_the_start(
         choose_step(config(**fields), CPU)
 
 
-@pytest.mark.parametrize("fields", [{"weights": "int8"}, {"weights": "fp8"}, {"kv": KVConfig(dtype="int8")}])
-def test_what_is_quantized_is_torchs_on_a_gpu(status: list[NativeStatus], fields: dict[str, Any]) -> None:
-    device = torch.device("cuda:0")
-    assert choose_step(config(**fields), device).step == "torch"
-    with pytest.raises(ModelLoadError, match=r"the CUDA step was asked for, but it has .* in bfloat16 and float32"):
-        choose_step(config(step="cuda", **fields), device)
+@pytest.mark.parametrize("weights", ["int8", "fp8"])
+def test_a_gpu_keeps_its_step_with_quantized_weights(
+    status: list[NativeStatus], weights: WeightFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_choice, "cuda_status", lambda _device: CudaStatus(True, "a GPU"))
+    assert choose_step(config(weights=weights), torch.device("cuda:0")).step == "cuda"
+
+
+def test_quantized_keys_and_values_are_torchs_on_a_gpu(status: list[NativeStatus]) -> None:
+    device, kv = torch.device("cuda:0"), KVConfig(dtype="int8")
+    assert choose_step(config(kv=kv), device).step == "torch"
+    with pytest.raises(ModelLoadError, match="its K and V are bfloat16 or float32, and int8 was asked for"):
+        choose_step(config(step="cuda", kv=kv), device)
     with pytest.raises(ModelLoadError, match="runs on a CPU, and the device is cuda:0"):
-        choose_step(config(step="native", **fields), device)
+        choose_step(config(step="native", kv=kv), device)
 
 
 @pytest.mark.parametrize(

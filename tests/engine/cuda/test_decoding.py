@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from array import array
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,9 +17,11 @@ from engine.cuda.decoding import Decoding
 from engine.cuda.lanes import DecodeLanes, LanePacker
 from engine.cuda.model import CudaModel
 from engine.cuda.plan import DecodePlan, make_plan
+from engine.kv.storage import KVStorage
 from engine.models.checkpoint import open_checkpoint
-from engine.models.decoder import load_model
+from engine.models.decoder import Decoder, load_model
 from engine.models.weights import load_weights
+from engine.quantization.formats import FORMATS
 from engine.scheduling.batch import Lane as StepLane
 from tests.engine.cuda.amounts import some
 from tests.engine.models.harness import Lane, run_step, storage_for
@@ -63,16 +65,29 @@ def step_lane(lane: Lane, row: int, *, feeds_back: bool) -> StepLane:
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("variant", TRIED)
-@pytest.mark.usefixtures("coarse_cuts")
-def test_logits_are_those_of_torch(form: str, variant: str, device: torch.device, tmp_path: Path) -> None:
-    family, overrides = VARIANTS[variant]
-    layers = some(3, 2 if variant == DEEP else 1)
-    checkpoint = open_checkpoint(write_tiny_model(tmp_path, family, num_hidden_layers=layers, **overrides))
-    reference = load_model(checkpoint, device=device, dtype=torch.float32, attention="sdpa")
-    model = CudaModel.of(checkpoint.config, load_weights(checkpoint, torch.float32, device))
-    storage = storage_for(checkpoint.config, num_pages=8, page_size=8, device=device)
+@dataclass(frozen=True)
+class Step:
+    """One decoding step by the kernels and by torch, on the same lanes.
+
+    Attributes:
+        found, expected: Logits of the lanes.
+        ours, theirs: K and V afterwards.
+        lanes: What the kernels read of the lanes.
+        lengths: Tokens of each.
+    """
+
+    found: torch.Tensor
+    expected: torch.Tensor
+    ours: KVStorage
+    theirs: KVStorage
+    lanes: DecodeLanes
+    lengths: list[int]
+
+
+def take_step(form: str, reference: Decoder, model: CudaModel) -> Step:
+    """Prompts are computed by torch, on whose K and V both go on."""
+    device = model.device
+    storage = storage_for(model.config, num_pages=8, page_size=8, dtype=model.dtype, device=device)
     lengths = [9] if form == "single" else [17, 1, 9]
     pages = [[3, 0, 6], [5], [7, 2]]
     draw = torch.Generator().manual_seed(5)
@@ -88,13 +103,43 @@ def test_logits_are_those_of_torch(form: str, variant: str, device: torch.device
     given = [step_lane(lane, row=5 - at, feeds_back=at == 0) for at, lane in enumerate(lanes)]
     last_tokens[5] = lanes[0].token_ids[-1]
     device_lanes.packed.copy_(torch.from_numpy(packer.pack(given)))
-
     found = Decoding(plan, device_lanes, ours, DecodeBuffers(model, [plan]), last_tokens, pdl=False).launch()
     run_step(reference, theirs, [(lane, 1) for lane in lanes])
-
     expected = torch.cat([lane.logits[-1] for lane in lanes])
-    torch.testing.assert_close(found[: len(lanes)], expected, rtol=1e-4, atol=1e-4)
-    for own, their in zip(ours.layers, theirs.layers, strict=True):
+    return Step(found[: len(lanes)], expected, ours, theirs, device_lanes, lengths)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("variant", TRIED)
+@pytest.mark.usefixtures("coarse_cuts")
+def test_logits_are_those_of_torch(form: str, variant: str, device: torch.device, tmp_path: Path) -> None:
+    family, overrides = VARIANTS[variant]
+    layers = some(3, 2 if variant == DEEP else 1)
+    checkpoint = open_checkpoint(write_tiny_model(tmp_path, family, num_hidden_layers=layers, **overrides))
+    reference = load_model(checkpoint, device=device, dtype=torch.float32, attention="sdpa")
+    model = CudaModel.of(checkpoint.config, load_weights(checkpoint, torch.float32, device))
+
+    step = take_step(form, reference, model)
+
+    torch.testing.assert_close(step.found, step.expected, rtol=1e-4, atol=1e-4)
+    for own, their in zip(step.ours.layers, step.theirs.layers, strict=True):
         torch.testing.assert_close(own, their, rtol=1e-4, atol=1e-4)
-    assert device_lanes.draw_positions[: len(lanes)].tolist() == lengths
-    assert device_lanes.num_outputs[: len(lanes)].tolist() == [length - 2 for length in lengths]
+    assert step.lanes.draw_positions[: len(step.lengths)].tolist() == step.lengths
+    assert step.lanes.num_outputs[: len(step.lengths)].tolist() == [length - 2 for length in step.lengths]
+
+
+@pytest.mark.parametrize(("form", "name"), [("single", "int8"), ("narrow", "fp8"), ("narrow", "int8"), ("wide", "fp8")])
+@pytest.mark.usefixtures("coarse_cuts")
+def test_quantized_weights_give_the_logits_of_torch_but_for_rounding(
+    form: str, name: str, device: torch.device, tmp_path: Path
+) -> None:
+    checkpoint = open_checkpoint(write_tiny_model(tmp_path, "qwen3", num_hidden_layers=1))
+    kind = FORMATS[name]
+    reference = load_model(checkpoint, device=device, dtype=torch.bfloat16, attention="sdpa", quantized=kind)
+    model = CudaModel.of(checkpoint.config, load_weights(checkpoint, torch.bfloat16, device, kind))
+    assert model.weights.layers[0].qkv.dtype == kind.dtype
+
+    step = take_step(form, reference, model)
+
+    error = (step.found - step.expected).norm() / step.expected.norm()
+    assert error < 0.03
