@@ -21,7 +21,7 @@ StepForm = Literal["single", "narrow", "wide"]
 
 MOST_NARROW = 64
 
-WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
 """Lanes that steps are captured for; others are filled up with padding."""
 
 CONTEXTS = (512, 2048, 8192, 32768)
