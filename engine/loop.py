@@ -190,8 +190,8 @@ class EngineLoop:
     def govern(self, command: AccountCommand) -> None:
         """Does what whoever looks after tenants wants with accounts."""
         match command:
-            case SetCeilings(ceilings):
-                self._scheduler.ceilings.set(ceilings)
+            case SetCeilings(ceilings, levels):
+                self._scheduler.ceilings.set(ceilings, levels)
             case SetShares(weights):
                 self._scheduler.shares.set_weights(weights)
 

@@ -296,10 +296,10 @@ class ContextRegistry:
         """Lets go of a context's pages; full ones stay in the prefix cache until somebody needs them."""
         self._pages.give_up(context)
 
-    def demote_account(self, account: str) -> None:
-        """Demotes all contexts of an account on which nobody computes."""
+    def demote_account(self, account: str, keep: HeldContext | None = None) -> None:
+        """Demotes all contexts of an account on which nobody computes, but for one."""
         for context in self._contexts.values():
-            holds = context.table is not None or context.host is not None
+            holds = context is not keep and (context.table is not None or context.host is not None)
             if holds and context.payer.account == account and context.sequence is None:
                 self._hosting.drop(context)
                 self.demote(context)

@@ -6,16 +6,18 @@ import msgspec
 
 
 class SetCeilings(msgspec.Struct, frozen=True, tag="ceilings"):
-    """How much accounts may be charged in all; others keep what they have, and none is no limit.
+    """How much accounts may be charged in all, and hold at once; others keep what they have, and none is no limit.
 
     At its ceiling an account begins nothing new and keeps no idle context; what it runs ends with `QuotaExceeded` a
-    heartbeat later, unless its ceiling has been raised by then.
+    heartbeat later, unless its ceiling has been raised by then, or it holds no more than it may.
 
     Attributes:
         ceilings: KiB·ms by account, counted since the engine's `incarnation` began; negative for no limit.
+        levels: KiB at once by account; negative for no limit.
     """
 
     ceilings: dict[str, int]
+    levels: dict[str, int] = {}
 
 
 class SetShares(msgspec.Struct, frozen=True, tag="shares"):

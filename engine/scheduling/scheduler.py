@@ -176,7 +176,7 @@ class Scheduler:
         stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else self._eos)
         sequences: list[Sequence] = []
         context = self.contexts.claim(request.context_id) if request.context_id else None
-        self._check_quota(request.account if context is None else context.payer.account)
+        self._check_quota(request.account if context is None else context.payer.account, context)
         adapter = self._adapters.find(request.adapter if context is None else context.adapter)
         for index in range(request.n):
             token_ids = list(request.prompt_ids) if context is None else context.token_ids
@@ -443,11 +443,14 @@ class Scheduler:
         except SequenceNotFound:
             return False
 
-    def _check_quota(self, account: str) -> None:
+    def _check_quota(self, account: str, keep: HeldContext | None = None) -> None:
+        """Refuses what an account may not hold, unless it fits once the account's idle contexts hold nothing."""
         if self.ceilings:
             self.kv.meter.tick()
             if self.ceilings.has_reached(account):
-                raise QuotaExceeded(account)
+                self.contexts.demote_account(account, keep)
+                if self.ceilings.has_reached(account):
+                    raise QuotaExceeded(account)
 
     # -- filling a step -------------------------------------------------------------------------------------------
 

@@ -215,3 +215,76 @@ def test_prompts_are_cut_short_while_somebody_who_has_had_less_may_ask_at_any_mo
     ask(rig, "later", "a", num_prompt=250, max_tokens=1)
     assert rig.step().num_tokens == 250
     rig.drain()
+
+
+def held(rig: Rig, name: str, num_tokens: int, account: str = "a") -> None:
+    """A context with pages, on which nobody computes."""
+    rig.obey(OpenContext(name, account, name))
+    rig.obey(AppendTokens(name, [5] * num_tokens))
+    go_on(rig, f"{name} first", name)
+    rig.drain()
+
+
+def go_on(rig: Rig, request_id: str, context_id: str, max_tokens: int = 1) -> None:
+    sampling = SamplingParams(max_tokens=max_tokens, seed=3, ignore_eos=True)
+    rig.scheduler.add(GenerateRequest(request_id=request_id, prompt_ids=[], sampling=sampling, context_id=context_id))
+
+
+def level(rig: Rig) -> int:
+    return rig.kv.meter.charge("a").level_kib // PAGE_KIB
+
+
+def test_an_account_that_holds_as_much_as_it_may_gives_up_what_is_idle_before_it_is_refused() -> None:
+    rig = Rig()
+    held(rig, "one", 8)
+    held(rig, "two", 8)
+    assert level(rig) >= 4
+    rig.scheduler.ceilings.set({}, {"a": 4 * PAGE_KIB})
+    go_on(rig, "again", "one", max_tokens=2)
+    assert rig.scheduler.contexts["two"].table is None
+    assert rig.scheduler.contexts.describe("one").num_computed > 0
+    rig.drain()
+    assert rig.finish("again") is FinishReason.LENGTH
+    rig.scheduler.ceilings.set({}, {"a": 2 * PAGE_KIB})
+    with pytest.raises(QuotaExceeded):
+        go_on(rig, "more", "one")  # it holds more than that itself
+    ask(rig, "other", "b")
+    rig.scheduler.ceilings.set({}, {"a": -1})
+    go_on(rig, "more", "one")
+    rig.drain()
+    assert rig.finish("more") is rig.finish("other") is FinishReason.LENGTH
+
+
+def test_what_grows_beyond_what_its_account_may_hold_ends_and_what_only_comes_to_it_goes_on() -> None:
+    rig = Rig()
+    ask(rig, "growing", "a", max_tokens=40)
+    ask(rig, "other", "b", max_tokens=40)
+    rig.step()
+    rig.scheduler.ceilings.set({}, {"a": level(rig) * PAGE_KIB})
+    rig.pass_time(GRACE_MS)
+    assert rig.scheduler.tend() == []
+    rig.pass_time(GRACE_MS)
+    assert rig.scheduler.tend() == []  # it holds as much as it may, and no more
+    for _ in range(60):
+        rig.step()
+    (ended,) = [event for event in rig.events if event.error is not None]
+    assert (ended.request_id, ended.error and ended.error.kind) == ("growing", "QuotaExceeded")
+    assert level(rig) == 0
+    rig.drain()
+    assert rig.finish("other") is FinishReason.LENGTH
+
+
+def test_an_account_that_comes_back_below_what_it_may_hold_has_a_new_grace() -> None:
+    rig = Rig()
+    held(rig, "idle", 8)
+    ask(rig, "long", "a", max_tokens=30)
+    rig.step()
+    rig.scheduler.ceilings.set({}, {"a": 3 * PAGE_KIB})
+    rig.pass_time(GRACE_MS)
+    assert rig.scheduler.tend() == []  # what was idle is given up, and that is enough
+    assert rig.scheduler.contexts["idle"].table is None
+    rig.pass_time(GRACE_MS)
+    assert rig.scheduler.tend() == []
+    assert rig.scheduler.ceilings.reached() == {}
+    rig.scheduler.abort("long")
+    rig.drain()
