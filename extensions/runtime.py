@@ -13,6 +13,7 @@ from extensions.embedding import Embedding, embed
 from extensions.exports import Imported, Recipe, import_context
 from extensions.live_context import LiveContext
 from extensions.parsing.formats import ToolFormat
+from extensions.programs.guard import Guard
 from extensions.programs.limits import ProgramLimits
 from extensions.programs.program import Program
 from extensions.programs.request import ProgramRequest
@@ -115,6 +116,7 @@ class Runtime:
         salt: str = "",
         adapter: str = "",
         world: World | None = None,
+        parent: Guard | None = None,
     ) -> ProgramRun:
         """Starts a program; close what it returns, however it ends:
 
@@ -131,6 +133,7 @@ class Runtime:
             salt: Prefix pages are shared only among contexts of the same salt.
             adapter: Name of the adapter of contexts that name none; empty for the model alone.
             world: What it reaches beyond the model; nothing if left out.
+            parent: Counts for the program that has it run, against whose limits it counts.
 
         Raises:
             ArgumentsInvalid: The request's arguments do not fit the program.
@@ -141,7 +144,9 @@ class Runtime:
         def open_context(named: str | None = None) -> LiveContext:
             return self.open_context(account=account, salt=salt, adapter=adapter if named is None else named)
 
-        return await self.programs.start(program, request, limits=limits, open_context=open_context, world=world)
+        return await self.programs.start(
+            program, request, limits=limits, open_context=open_context, world=world, parent=parent
+        )
 
     async def aclose(self) -> None:
         """Ends all programs and their processes. Idempotent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,8 @@ class ProgramRun:
         self.program = program
         self.request = request
         self._guard = Guard(limits, parent)
+        if world.tools is not None:
+            world = replace(world, tools=world.tools.within(self._guard))
         self._logs: list[str] = []
         self._waiting: deque[RunEvent] = deque()
         self._changed = asyncio.Event()

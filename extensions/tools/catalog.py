@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from extensions.output import Usage
+
+if TYPE_CHECKING:
+    from extensions.programs.guard import Guard
 
 Effect = Literal["pure", "idempotent", "once", "irreversible"]
 """What a call does to the world: nothing; the same however often; something each time; something for good."""
@@ -76,12 +79,16 @@ class ToolCaller:
         salt: Prefix pages are shared only among contexts of the same salt; for tools that are programs.
         run_id: The program's run or the request.
         note: Told what a tool has used that is a program, when that has ended; None if nobody wants to know.
+        guard: Of the program that calls: a tool that is a program counts against its limits. None if no program calls.
+        may_call: Whether whoever asks may have tools called at all.
     """
 
     account: str = ""
     salt: str = ""
     run_id: str = ""
     note: Callable[[Usage], None] | None = field(default=None, compare=False, repr=False)
+    guard: Guard | None = field(default=None, compare=False, repr=False)
+    may_call: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +113,10 @@ class ToolCatalog(Protocol):
 
     All of its calls count against the caller's limits, are written down, and raise errors of `extensions.tools.errors`.
     """
+
+    def within(self, guard: Guard) -> ToolCatalog:
+        """The same for a program: what tools use that are programs counts against its limits."""
+        ...
 
     async def names(self) -> list[ToolInfo]:
         """All tools of this caller, by name.

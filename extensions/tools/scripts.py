@@ -41,16 +41,21 @@ class ScriptTools:
         assert spec.script is not None
         most = self._runtime.programs.limits
         limits = replace(most, wall_s=min(most.wall_s, spec.timeout_s))
+        guard = caller.guard
+        if guard is not None:
+            limits = guard.left_of(limits)
         request = ProgramRequest(args=arguments, model=self._model, id=f"tool_{uuid.uuid4().hex}")
         try:
             program = await self._runtime.check_program(spec.script.source)
             run = await self._runtime.run_program(
-                program, request, limits=limits, account=caller.account, salt=caller.salt
+                program, request, limits=limits, account=caller.account, salt=caller.salt, parent=guard
             )
             try:
                 return _as_result(await run.result(), spec.max_output_bytes)
             finally:
-                if caller.note is not None:
+                if guard is not None:  # which has counted it, but for this
+                    guard.absorb(run.usage)
+                elif caller.note is not None:
                     caller.note(_tokens(run.usage))
         except ArgumentsInvalid as error:
             raise ToolArgumentsInvalid(f"{spec.name}: {error}", error.param) from None

@@ -35,6 +35,7 @@ class WorldMaker:
             payer: Told what tools use that are programs.
         """
         note = None if payer is None else payer.note
-        caller = ToolCaller(account=asker.owner, salt=asker.salt, run_id=run_id, note=note)
+        may_call = payer is None or payer.may("tools")
+        caller = ToolCaller(account=asker.owner, salt=asker.salt, run_id=run_id, note=note, may_call=may_call)
         prefixes = ProgramPrefixes(self.prefixes, asker, model) if self.prefixes.is_there else None
         return World(tools=self.tools.catalog(caller), prefixes=prefixes)

@@ -34,8 +34,12 @@ class Payer:
         Raises:
             PermissionDenied: It may not.
         """
-        if self.scopes != ALL_SCOPES and scope not in self.scopes.split():
+        if not self.may(scope):
             raise missing_scope(scope)
+
+    def may(self, scope: str) -> bool:
+        """Whether the key may do what needs `scope`."""
+        return self.scopes == ALL_SCOPES or scope in self.scopes.split()
 
     def begin(self, model: str = "", program: str = "") -> None:
         """The work has begun; the request is not settled before `end`.

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from extensions.programs.guard import Guard
 from extensions.tools.catalog import REPEATABLE, HttpReply, ToolCaller, ToolInfo, ToolResult
 from extensions.tools.errors import ToolDenied, ToolFailed, ToolNotFound, ToolOutcomeUnknown
 from extensions.tools.servers import McpServer
@@ -40,6 +41,10 @@ class CallerCatalog:
         self._registry = registry
         self._box = box
         self._caller = caller
+
+    def within(self, guard: Guard) -> CallerCatalog:
+        """See `ToolCatalog.within`."""
+        return CallerCatalog(self._registry, self._box, replace(self._caller, guard=guard))
 
     async def names(self) -> list[ToolInfo]:
         """See `ToolCatalog.names`: tools that belong to no server."""
@@ -80,6 +85,8 @@ class CallerCatalog:
         return await self._box.fetch(method, url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes)
 
     async def _call(self, spec: ToolSpec, arguments: Mapping[str, Any], key: str | None) -> ToolResult:
+        if not self._caller.may_call:
+            raise ToolDenied("the API key lacks the scope 'tools'")
         work = uuid.uuid4().hex if key is None else _digest(self._caller.run_id, name_of(spec), key)
         if key is None or spec.effect in REPEATABLE or self._registry.store is None:
             return await self._box.call(spec, arguments, operation_id=work, caller=self._caller)

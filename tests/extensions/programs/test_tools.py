@@ -23,6 +23,15 @@ from tests.extensions.tools.service import Service, served
 CITY = {"type": "object", "properties": {"city": {"type": "string"}, "name": {}}, "required": ["city"]}
 
 
+TALK = """
+async def main(request, lm):
+    for at in range(5):
+        lm.now()
+    ctx = await lm.context("Hello")
+    return (await ctx.generate(max_tokens=20)).text
+"""
+
+
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
     """A service that runs."""
@@ -49,6 +58,7 @@ async def tools(stage: Stage, service: Service) -> AsyncIterator[Stage]:
         tool(service, "/slow", timeout_s=60),
         tool(service, "/slow/unknown"),
         ToolSpec.from_wire({"name": "double", "kind": "script", "script": {"source": double}, "parameters": number}),
+        ToolSpec.from_wire({"name": "talk", "kind": "script", "script": {"source": TALK}}),
         ToolSpec.from_wire({"name": "inside", "kind": "http", "http": {"url": "https://10.0.0.1/"}}),
         ToolSpec.from_wire({**tool(service, "/echo").to_wire(), "name": "order", "effect": "irreversible"}, environ={}),
         ToolSpec.from_wire(
@@ -273,3 +283,32 @@ async def test_a_tool_that_is_a_program_says_what_its_program_says(tools: Stage)
     """)
     assert found[0].startswith("invalid_argument: double: arguments.n")
     await until(lambda: tools.programs.pool.num_running == 0)
+
+
+async def test_a_tool_that_is_a_program_counts_against_the_limits_of_the_program_that_calls_it(tools: Stage) -> None:
+    outcome = await tools.run(main_of('return await lm.tool("talk")'))
+    assert outcome.usage.num_completion_tokens > 0
+    assert outcome.usage.num_prompt_tokens > 0
+    assert outcome.usage.num_generations == 1
+    assert outcome.usage.num_host_calls >= 8
+    used = outcome.usage.num_completion_tokens
+    twice = main_of('await lm.tool("talk")\nreturn await lm.tool("talk")')
+    for limits in ({"decode_tokens": used + 1}, {"host_calls": 10}):
+        with pytest.raises(ScriptLimitExceeded) as caught:
+            await tools.run(twice, limits=limits)
+        assert caught.value.limit == next(iter(limits))
+
+
+async def test_a_tool_may_use_no_more_contexts_than_its_caller_has_left(tools: Stage) -> None:
+    body = """
+        held = [await lm.context("x") for at in range(2)]
+        try:
+            await lm.tool("talk")
+        except RuntimeError as error:
+            failed = str(error)
+            await held[0].release()
+            return [failed, await lm.tool("talk") != ""]
+    """
+    failed, works = await tools.value(body, limits={"contexts": 2})
+    assert "tool_failed" in failed
+    assert works

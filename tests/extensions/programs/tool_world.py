@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from extensions.programs.guard import Guard
 from extensions.programs.world import World
 from extensions.tools.box import ToolBox
 from extensions.tools.catalog import HttpReply, ToolCaller, ToolInfo, ToolResult
@@ -19,10 +21,17 @@ CALLER = ToolCaller(account="ada", run_id="run-1")
 class BoxCatalog:
     """Implements `extensions.tools.catalog.ToolCatalog` over some tools and servers."""
 
-    def __init__(self, box: ToolBox, specs: list[ToolSpec], servers: list[McpServer] | None = None) -> None:
+    def __init__(
+        self, box: ToolBox, specs: list[ToolSpec], servers: list[McpServer] | None = None, caller: ToolCaller = CALLER
+    ) -> None:
         self._box = box
+        self._caller = caller
         self._specs = {spec.name: spec for spec in specs}
         self._servers = {server.label: server for server in servers or []}
+
+    def within(self, guard: Guard) -> BoxCatalog:
+        bound = replace(self._caller, guard=guard)
+        return BoxCatalog(self._box, list(self._specs.values()), list(self._servers.values()), bound)
 
     async def names(self) -> list[ToolInfo]:
         return [spec.info() for spec in self._specs.values()]
@@ -31,7 +40,7 @@ class BoxCatalog:
         return self._spec(name).info()
 
     async def call(self, name: str, arguments: Mapping[str, Any], key: str | None = None) -> ToolResult:
-        return await self._box.call(self._spec(name), arguments, operation_id=key or "op", caller=CALLER)
+        return await self._box.call(self._spec(name), arguments, operation_id=key or "op", caller=self._caller)
 
     async def mcp_tools(self, server: str) -> list[ToolInfo]:
         return [spec.info() for spec in await self._listed(server)]
@@ -40,7 +49,7 @@ class BoxCatalog:
         self, server: str, tool: str, arguments: Mapping[str, Any], key: str | None = None
     ) -> ToolResult:
         spec = next(one for one in await self._listed(server) if one.name == tool)
-        return await self._box.call(spec, arguments, operation_id=key or "op", caller=CALLER)
+        return await self._box.call(spec, arguments, operation_id=key or "op", caller=self._caller)
 
     async def fetch(
         self,
@@ -57,7 +66,7 @@ class BoxCatalog:
     async def _listed(self, server: str) -> list[ToolSpec]:
         if server not in self._servers:
             raise ToolNotFound(f"there is no server {server!r}", server)
-        return await self._box.list_tools(self._servers[server], caller=CALLER)
+        return await self._box.list_tools(self._servers[server], caller=self._caller)
 
     def _spec(self, name: str) -> ToolSpec:
         if name not in self._specs:

@@ -115,6 +115,29 @@ async def test_a_key_that_may_chat_may_not_have_tools_called(
     assert "tools" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(("scopes", "told"), [(("programs", "inference"), "lacks the scope 'tools'"), ((), "1")])
+async def test_a_program_of_a_key_without_the_scope_has_no_tools_called(
+    served: Served, scopes: tuple[str, ...], told: str
+) -> None:
+    first = await served.key()
+    assert (await _post(served, "/v1/tools", first, TOOL)).status_code == 200
+    path = f"/v1/organization/projects/{await served.tenant_of(first)}/service_accounts"
+    account = (await served.client.post(path, json={"name": "ci"}, headers=bearer(ADMIN_KEY))).json()["id"]
+    wanted = {"name": "second", "scopes": list(scopes)} if scopes else {"name": "second"}
+    made = await served.client.post(f"{path}/{account}/api_keys", json=wanted, headers=bearer(ADMIN_KEY))
+    key = bearer(made.json()["value"])
+    source = """async def main(request, lm):
+    try:
+        return str(await lm.tool("one"))
+    except PermissionError as error:
+        return str(error)
+"""
+    body = {"messages": [{"role": "user", "content": "Hi"}], "extension": {"source": source}}
+    answer = await served.client.post("/v1/chat/completions", json=body, headers=key)
+    assert answer.status_code == 200, answer.text
+    assert told in answer.json()["choices"][0]["message"]["content"]
+
+
 @pytest.mark.parametrize("path", ["/v1/tools", "/v1/files", "/v1/tools/a/b/test"])
 async def test_what_calls_nothing_is_not_counted(served: Served, path: str) -> None:
     key = await served.key(TenantLimits(requests_per_minute=1))
