@@ -46,7 +46,8 @@ def test_a_limit_that_cannot_be_is_refused_by_name(asked: dict[str, Any], param:
 def test_a_plan_is_the_fastest_lane_that_honours_every_feature() -> None:
     assert plan([]) == FUSED
     lanes = {feature: plan([feature]).lane for feature in Feature}
-    slow, quick = (Feature.STEPS, Feature.DISTRIBUTION), (Feature.PROGRAM, Feature.FORWARD)
+    slow = (Feature.STEPS, Feature.DISTRIBUTION, Feature.GUESSES)
+    quick = (Feature.PROGRAM, Feature.FORWARD, Feature.GUESSING_PROGRAM)
     assert lanes == {**dict.fromkeys(slow, "host"), **dict.fromkeys(quick, "device")}
     assert plan([Feature.PROGRAM, Feature.STEPS]).lane == "host"
     assert all(plan([feature]).reason for feature in Feature)
