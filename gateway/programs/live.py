@@ -54,6 +54,7 @@ class LivePrograms:
         self._key = _KEY + uuid.uuid4().hex
         self._runs: dict[ProgramRun, str] = {}
         self._telling: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def add(self, run: ProgramRun, owner: str) -> None:
         """A program has begun; it is forgotten at its end.
@@ -83,6 +84,7 @@ class LivePrograms:
 
     async def aclose(self) -> None:
         """Tells no more. Idempotent."""
+        self._is_closed = True  # a cancellation may get lost inside of the client
         if self._telling is not None:
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)
@@ -91,7 +93,7 @@ class LivePrograms:
                 await self._redis.aclose()
 
     async def _tell(self, redis: Redis) -> None:
-        while True:
+        while not self._is_closed:
             told = self._own()[:MAX_TOLD]
             try:
                 await self._end_stopped()
