@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from docs import agents_chart
+from extensions.programs.guard import Guard
 from extensions.programs.request import ProgramRequest
 from extensions.programs.world import World
 from extensions.runtime import Runtime
@@ -70,6 +71,10 @@ class Tools:
 
     def __init__(self) -> None:
         self.calls: list[int] = []
+
+    def within(self, guard: Guard) -> Tools:
+        """They are no programs."""
+        return self
 
     async def find(self, name: str) -> ToolInfo:
         return ToolInfo(name=name, description="", parameters={"type": "object"}, effect="pure", kind="http")
