@@ -68,7 +68,9 @@ local function bound(ttl_ms, max_count, max_bytes)
     end
 end
 local function touch(id)
-    redis.call('ZADD', prefix .. 'order', string.format('%%.0f', now_ms()), id)
+    -- Thousandths too: of records that were written in the same millisecond the first is the oldest.
+    local time = redis.call('TIME')
+    redis.call('ZADD', prefix .. 'order', string.format('%%.3f', time[1] * 1000 + time[2] / 1000), id)
 end
 """ % {"version": VERSION}  # noqa: UP031 - Lua has braces
 
