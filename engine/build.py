@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
 from engine.adapters.changes import Adapter
@@ -105,6 +106,9 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         incarnation=time.time_ns() // 1_000_000,
     )
     runner = _runner(placement, info, loaded)
+    backend = getattr(loaded.model, "backend", None)
+    if backend is not None:  # which kernels it has it knows once it is made ready
+        info = msgspec.structs.replace(info, attention_backend=backend.name)
     make_scheduler = partial(_scheduler, config, placement, info, model_config.sliding_window)
     if placement.step.is_cuda:
         warm_up(EngineLoop(info=info, scheduler=make_scheduler(), runner=runner), placement.max_num_seqs)

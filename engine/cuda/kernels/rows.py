@@ -10,8 +10,6 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.cuda.kernels.pdl import launch_dependents, wait
-
 
 @triton.jit
 def _scale_and_store(values, norm_ptr, normed_ptr, row, columns, keep, eps, E: tl.constexpr):
@@ -56,14 +54,10 @@ def _embed_lanes_norm(
 
 
 @triton.jit
-def _add_norm(
-    delta_ptr, norm_ptr, hidden_ptr, normed_ptr, eps, E: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
-):
+def _add_norm(delta_ptr, norm_ptr, hidden_ptr, normed_ptr, eps, E: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     keep = columns < E
-    wait(PDL)
-    launch_dependents(PDL)
     values = tl.load(hidden_ptr + row * E + columns, mask=keep, other=0.0)
     values += tl.load(delta_ptr + row * E + columns, mask=keep, other=0.0).to(tl.float32)
     tl.store(hidden_ptr + row * E + columns, values, mask=keep)
@@ -208,7 +202,7 @@ def add_norm(
     """
     num_rows, size = hidden.shape
     block = triton.next_power_of_2(size)
-    _add_norm[(num_rows,)](delta, norm, hidden, normed, eps, E=size, BLOCK=block, PDL=False, num_warps=_warps(block))
+    _add_norm[(num_rows,)](delta, norm, hidden, normed, eps, E=size, BLOCK=block, num_warps=_warps(block))
     return normed
 
 
