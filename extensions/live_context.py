@@ -203,17 +203,29 @@ class LiveContext(History):
             QueueFull: Too many requests wait already.
             EngineStopped: No engine is there, or it ended meanwhile.
         """
-        shape = self.shape_of(token_ids, positions, sights)
         (branch,) = self.fork()
         try:
-            branch.append(token_ids)
-            wanted = LanePass([self.length + row for row in rows], shape)
-            options = GenerateOptions(sampling=SamplingParams(max_tokens=0))
-            stream = await branch._submit(options, readout=readout, passes=[wanted])
-            stream.on_close = lambda: branch._take_in(stream, 0)
-            return [Distribution.from_engine(one) for one in await read_rows(stream)]
+            return await branch.look_once(token_ids, rows, positions=positions, sights=sights, readout=readout)
         finally:
             branch.release()
+
+    async def look_once(
+        self,
+        token_ids: Sequence[int],
+        rows: Sequence[int],
+        *,
+        positions: Sequence[int] | None = None,
+        sights: Sequence[bytes] = (),
+        readout: Readout,
+    ) -> list[Distribution]:
+        """The same on a context that nobody needs afterwards: it is to be released then. See `look`."""
+        shape = self.shape_of(token_ids, positions, sights)
+        wanted = LanePass([self.length + row for row in rows], shape)
+        self.append(token_ids)
+        options = GenerateOptions(sampling=SamplingParams(max_tokens=0))
+        stream = await self._submit(options, readout=readout, passes=[wanted])
+        stream.on_close = lambda: self._take_in(stream, 0)
+        return [Distribution.from_engine(one) for one in await read_rows(stream)]
 
     def shape_of(
         self, token_ids: Sequence[int], positions: Sequence[int] | None, sights: Sequence[bytes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.errors import EngineStopped
 from engine.request import LanePass, Probe
@@ -43,22 +43,28 @@ async def draw_from_rows(lanes: Sequence[PassLane], options: GenerateOptions) ->
         QueueFull: Too many requests wait already.
         EngineStopped: No engine is there, or it ended meanwhile.
     """
+    branches = [lane.context.fork()[0] for lane in lanes]
+    try:
+        return await draw_once(
+            [replace(lane, context=branch) for lane, branch in zip(lanes, branches, strict=True)], options
+        )
+    finally:
+        for branch in branches:
+            branch.release()
+
+
+async def draw_once(lanes: Sequence[PassLane], options: GenerateOptions) -> tuple[int, Mapping[str, Probe]]:
+    """The same on contexts that nobody needs afterwards: they are to be released then. See `draw_from_rows`."""
     passes = []
     for lane in lanes:
         shape = lane.context.shape_of(lane.token_ids, lane.positions, lane.sights)
         passes.append(LanePass([lane.context.length + row for row in lane.rows], shape))
-    branches: list[LiveContext] = []
-    try:
-        for lane in lanes:
-            branches += lane.context.fork()
-            branches[-1].append(lane.token_ids)
-        async with await branches[0].generate(options, beside=branches[1:], passes=passes) as generation:
-            async for step in generation:
-                if step.finish_reason == "abort":
-                    break
-                if step.token_ids:
-                    return step.token_ids[0], (generation.probes[0] if generation.probes else {})
-        raise EngineStopped("the engine gave a pass up")
-    finally:
-        for branch in branches:
-            branch.release()
+        lane.context.append(lane.token_ids)
+    first, *others = [lane.context for lane in lanes]
+    async with await first.generate(options, beside=others, passes=passes) as generation:
+        async for step in generation:
+            if step.finish_reason == "abort":
+                break
+            if step.token_ids:
+                return step.token_ids[0], (generation.probes[0] if generation.probes else {})
+    raise EngineStopped("the engine gave a pass up")

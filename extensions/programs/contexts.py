@@ -404,10 +404,10 @@ class ScriptContext:
             await self.append(content)
 
     async def _examined(self, all_ids: Sequence[Sequence[int]], top: int) -> list[list[EngineLogprob]]:
-        async with self._history.looking():
+        async with self._history.branch() as branch:
             self._scope.planned()
             self._scope.guard.count_prefill(sum(map(len, all_ids)))
-            return await self._history.live.examine(all_ids, top)
+            return await branch.examine(all_ids, top)
 
     async def _read_continuations(self, given: Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):

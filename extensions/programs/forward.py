@@ -14,7 +14,7 @@ from engine.sampling.params import SamplingParams
 from extensions.output import GenerateOptions
 from extensions.programs.faults import fault, invalid
 from extensions.programs.generating import probes_by_name
-from extensions.programs.looking import RowPass
+from extensions.programs.looking import RowPass, keeps_nothing
 from extensions.programs.planner import Feature
 from extensions.programs.rows import Rows, integers, read_fold, read_geometry, read_rows
 from extensions.programs.samplers import ScriptProgram
@@ -139,6 +139,11 @@ class ScriptForward:
         return ScriptPass(looked.token, looked.probes, rows, looked.folded)
 
     # -- what the run does ------------------------------------------------------------------------------------------
+
+    @property
+    def is_look(self) -> bool:
+        """It leaves its contexts as they are."""
+        return self._rows is not None and keeps_nothing(self._fold)
 
     async def draw(
         self,

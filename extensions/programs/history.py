@@ -44,6 +44,8 @@ class History:
         self._transcript = transcript or Transcript()
         self._num_charged = num_charged
         self._is_editing = False
+        self._is_growing = False
+        self._branching = asyncio.Lock()
 
     # -- changes ----------------------------------------------------------------------------------------------------
 
@@ -169,6 +171,45 @@ class History:
         self.settle()
 
     @asynccontextmanager
+    async def branch(self) -> AsyncIterator[LiveContext]:
+        """A copy to compute behind, which is gone afterwards; what happens to the history meanwhile is no matter.
+
+        Any number may be there at once. Where the history ends with messages, the copy has the opening of their answer.
+        """
+        async with self._branching:  # opening an answer may take a while: whoever looks too waits for that
+            with self._editing(beside_growth=True):
+                self._check_begun()
+                edit = await self._opening()
+                (branch,) = self.live.fork()
+        try:
+            num_kept = self.live.length
+            if edit is not None:
+                num_kept = edit.num_kept
+                branch.truncate(num_kept)
+                branch.append(edit.token_ids)
+            self._scope.guard.count_prefill(branch.length - min(self._num_charged, num_kept))
+            self._num_charged = num_kept
+            yield branch
+        finally:
+            branch.release()
+
+    @asynccontextmanager
+    async def growing(self) -> AsyncIterator[LiveContext]:
+        """Tokens are to be added that are computed first, on a copy that is given; nothing else changes it meanwhile.
+
+        Where that fails the history is as it was.
+        """
+        async with self.answering(takes_turn=False):
+            with self._editing():
+                (branch,) = self.live.fork()
+            self._is_growing = True
+            try:
+                yield branch
+            finally:
+                self._is_growing = False
+                branch.release()
+
+    @asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:
         """Something is computed behind the history, which is the same again afterwards."""
         with self._editing():
@@ -199,6 +240,15 @@ class History:
         num_kept = await self._rewrite(lambda: writer.open_answer(transcript, history), ())
         return num_kept, history[num_kept:]
 
+    async def _opening(self) -> Edit | None:
+        """What opens the answer to messages; None if there is nothing to open."""
+        if not self._transcript.awaits_answer:
+            return None
+        writer, transcript, history = self._scope.writer, self._transcript, list(self.live.token_ids)
+        edit = await self._made(lambda: writer.open_answer(transcript, history), transcript.messages)
+        self._check_room(len(edit.token_ids) - (self.live.length - edit.num_kept))
+        return edit
+
     def _undo(self, replaced: tuple[int, list[int]], before: Transcript) -> None:
         num_kept, ids = replaced
         self.live.truncate(num_kept)
@@ -213,8 +263,7 @@ class History:
 
     async def _rewrite(self, make: Callable[[], Edit], messages: Sequence[Message]) -> int:
         """Changes the history, and returns how much of it stayed."""
-        num_chars = sum(len(message["content"]) for message in (*self._transcript.messages, *messages))
-        edit: Edit = await asyncio.to_thread(make) if num_chars > INLINE_CHARS else make()
+        edit = await self._made(make, (*self._transcript.messages, *messages))
         self._check_room(len(edit.token_ids) - (self.live.length - edit.num_kept))
         if edit.num_kept < self.live.length:
             self.live.truncate(edit.num_kept)
@@ -222,6 +271,11 @@ class History:
         self._num_charged = min(self._num_charged, edit.num_kept)
         self._transcript = edit.transcript
         return edit.num_kept
+
+    async def _made(self, make: Callable[[], Edit], messages: Sequence[Message]) -> Edit:
+        """In a thread where there is much to write."""
+        num_chars = sum(len(message["content"]) for message in messages)
+        return await asyncio.to_thread(make) if num_chars > INLINE_CHARS else make()
 
     def _check_room(self, num_more: int) -> None:
         most = self._scope.engine.info.limit_tokens
@@ -236,10 +290,10 @@ class History:
         return num_pending
 
     @contextmanager
-    def _editing(self) -> Iterator[None]:
+    def _editing(self, *, beside_growth: bool = False) -> Iterator[None]:
         if self.live.is_released:
             raise invalid("the context is released")
-        if self._is_editing or self.live.is_busy:
+        if self._is_editing or self.live.is_busy or (self._is_growing and not beside_growth):
             raise invalid("something else happens to the context at the moment: await or stop that first, or fork it")
         self._is_editing = True
         try:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from engine.request import Probe, ProgramSpec, Readout
 from engine.sampling.params import SamplingParams
 from extensions.output import GenerateOptions
-from extensions.passes import PassLane, draw_from_rows
+from extensions.passes import PassLane, draw_once
 from extensions.programs.faults import invalid
 from extensions.programs.planner import Feature
 from extensions.programs.rows import LaneRows, Rows, lane_rows
 from extensions.scoring import gather_all
 
 if TYPE_CHECKING:
+    from extensions.live_context import LiveContext
     from extensions.programs.contexts import ScriptContext
     from extensions.programs.scope import RunScope
     from extensions.stepped import Distribution
@@ -37,6 +38,12 @@ class Looked:
     probes: Mapping[str, Probe] = field(default_factory=dict)
     distributions: list[Distribution] = field(default_factory=list)
     folded: list[int] = field(default_factory=list)
+
+
+def keeps_nothing(fold: object) -> bool:
+    """Whether no row of a pass stays, whatever its program says; False too of what is no `fold` at all."""
+    each = fold if isinstance(fold, list | tuple) else [fold]
+    return all(one in ("none", None) or (one == 0 and not isinstance(one, bool)) for one in each)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,36 +76,39 @@ class RowPass:
         scope.planned(Feature.DISTRIBUTION if self.program is None else Feature.FORWARD)
         keeps = isinstance(self.fold, str) or any(count != 0 for count in self.fold)
         async with scope.generating, AsyncExitStack() as stack:
-            for context in self.contexts:
-                history = context.history
-                await stack.enter_async_context(history.answering(takes_turn=False) if keeps else history.looking())
-            lanes = lane_rows(self.rows, [context.history.live.length for context in self.contexts])
+            histories = [context.history for context in self.contexts]
+            branches = [
+                await stack.enter_async_context(history.growing() if keeps else history.branch())
+                for history in histories
+            ]
+            lanes = lane_rows(self.rows, [branch.length for branch in branches])
             counts = self._folds(lanes, None)
             scope.guard.count_prefill(len(self.rows.tokens))
             if self.program is None:
-                looked = Looked(distributions=await self._look(lanes))
+                looked = Looked(distributions=await self._look(branches, lanes))
             else:
                 scope.guard.usage.num_generations += 1
-                token, probes = await self._draw(lanes, self.program, seed)
+                token, probes = await self._draw(branches, lanes, self.program, seed)
                 scope.guard.count_decode(1)
                 looked = Looked(token=token, probes=probes)
                 counts = self._folds(lanes, probes)
-            for context, lane, count in zip(self.contexts, lanes, counts, strict=True):
-                context.history.live.append(lane.tokens[:count])
+            for history, lane, count in zip(histories, lanes, counts, strict=True):
+                if count:
+                    history.live.append(lane.tokens[:count])
             return Looked(token=looked.token, probes=looked.probes, distributions=looked.distributions, folded=counts)
 
-    async def _look(self, lanes: Sequence[LaneRows]) -> list[Distribution]:
+    async def _look(self, branches: Sequence[LiveContext], lanes: Sequence[LaneRows]) -> list[Distribution]:
         places = self._places(lanes)
         found = await gather_all(
             [
-                context.history.live.look(
+                branch.look_once(
                     lane.tokens,
                     sorted({place for at, place in places if at == number}),
                     positions=lane.positions,
                     sights=lane.sights,
                     readout=self.readout,
                 )
-                for number, (context, lane) in enumerate(zip(self.contexts, lanes, strict=True))
+                for number, (branch, lane) in enumerate(zip(branches, lanes, strict=True))
             ]
         )
         by_place: dict[tuple[int, int], Distribution] = {}
@@ -108,7 +118,7 @@ class RowPass:
         return [by_place[place] for place in places]
 
     async def _draw(
-        self, lanes: Sequence[LaneRows], program: ProgramSpec, seed: int | None
+        self, branches: Sequence[LiveContext], lanes: Sequence[LaneRows], program: ProgramSpec, seed: int | None
     ) -> tuple[int, Mapping[str, Probe]]:
         places = self._places(lanes)
         if sorted(set(places)) != places:
@@ -116,16 +126,16 @@ class RowPass:
         options = GenerateOptions(
             sampling=SamplingParams(max_tokens=1, seed=seed, ignore_eos=True), report_tokens=False, program=program
         )
-        return await draw_from_rows(
+        return await draw_once(
             [
                 PassLane(
-                    context=context.history.live,
+                    context=branch,
                     token_ids=lane.tokens,
                     rows=[place for at, place in places if at == number],
                     positions=lane.positions,
                     sights=lane.sights,
                 )
-                for number, (context, lane) in enumerate(zip(self.contexts, lanes, strict=True))
+                for number, (branch, lane) in enumerate(zip(branches, lanes, strict=True))
             ],
             options,
         )

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.request import Probe
 from extensions.programs.faults import invalid
-from extensions.programs.forward import ScriptForward, ScriptPass
+from extensions.programs.forward import Drawn, ScriptForward, ScriptPass
 from extensions.programs.options import MAX_STOP_IDS, flag, token_ids
+from extensions.programs.ordering import PassOrder
 
 if TYPE_CHECKING:
     from extensions.programs.scope import RunScope
 
 
 class ScriptPipeline:
-    """Passes one after the other; separate pipelines do not wait for each other.
+    """Passes one after the other, but for looks; separate pipelines do not wait for each other.
 
     Attributes:
         finish_reason: How the newest `run_ahead` ended; None before.
@@ -26,15 +27,16 @@ class ScriptPipeline:
 
     def __init__(self, scope: RunScope) -> None:
         self._scope = scope
-        self._last: asyncio.Task[ScriptPass] | None = None
+        self._order = PassOrder()
         self.finish_reason: Literal["stop", "length"] | None = None
         self.probes: dict[str, list[Probe]] = {}
 
     async def submit(self, fwd: ScriptForward, *, seed: int | None = None) -> ScriptSubmitted:
-        """Runs a pass behind those that were submitted before."""
+        """Runs a pass behind those that were submitted before and change a context; a look beside other looks."""
         _check_forward(fwd)
-        self._last = self._scope.beside(_run_after(self._last, copy(fwd), seed))
-        return ScriptSubmitted(self._last)
+        as_it_is = copy(fwd)
+        task = self._order.add(self._scope.beside, lambda: as_it_is.run(seed=seed), is_look=fwd.is_look)
+        return ScriptSubmitted(task)
 
     async def submit_frame(self, passes: Sequence[ScriptForward], *, seed: int | None = None) -> list[ScriptSubmitted]:
         """Submits several."""
@@ -56,19 +58,31 @@ class ScriptPipeline:
     ) -> list[int]:
         """The same pass again and again."""
         _check_forward(fwd)
-        if self._last is not None:
-            await asyncio.shield(self._last)
         if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
             raise invalid("budget must be a whole number of tokens, at least 1")
         if stop not in ("template", None):
             raise invalid('stop must be "template" or None; single tokens go into stop_token_ids')
-        drawn = await fwd.draw(
-            max_tokens=budget,
-            seed=seed,
-            template_stops=stop == "template",
-            stop_token_ids=token_ids(stop_token_ids, "stop_token_ids", MAX_STOP_IDS),
-            emit=flag(emit, "emit"),
+        stop_ids, emits, as_it_is = (
+            token_ids(stop_token_ids, "stop_token_ids", MAX_STOP_IDS),
+            flag(emit, "emit"),
+            copy(fwd),
         )
+
+        def draw() -> Coroutine[Any, Any, Drawn]:
+            return as_it_is.draw(
+                max_tokens=budget,
+                seed=seed,
+                template_stops=stop == "template",
+                stop_token_ids=stop_ids,
+                emit=emits,
+            )
+
+        task = self._order.add(self._scope.beside, draw, is_look=False)
+        try:
+            drawn = await task
+        except BaseException:
+            self._order.forgive(task)
+            raise
         self.finish_reason, self.probes = drawn.finish_reason, dict(drawn.probes)
         return drawn.tokens
 
@@ -82,13 +96,6 @@ class ScriptSubmitted:
     async def result(self) -> ScriptPass:
         """Waits for it."""
         return await asyncio.shield(self._task)
-
-
-async def _run_after(before: asyncio.Task[ScriptPass] | None, fwd: ScriptForward, seed: int | None) -> ScriptPass:
-    """A pass behind another, whose error is its own too: what it stands on is not there."""
-    if before is not None:
-        await asyncio.shield(before)
-    return await fwd.run(seed=seed)
 
 
 def _check_forward(fwd: Any) -> None:

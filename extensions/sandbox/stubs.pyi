@@ -292,7 +292,11 @@ class Submitted:
         """Waits for it; raises what it raised."""
 
 class Pipeline:
-    """Passes one after the other. Separate pipelines do not wait for each other."""
+    """Passes in order. Separate pipelines do not wait for each other.
+
+    Passes that change no context (`embed` with `fold` "none") run side by side; one that does comes behind all that
+    were submitted before, and those submitted later come behind it.
+    """
 
     finish_reason: Literal["stop", "length"] | None
     """How the newest `run_ahead` ended: `length` if it drew as many tokens as it may."""
@@ -300,9 +304,9 @@ class Pipeline:
     """What its program noted down: one value a token, by name."""
 
     async def submit(self, fwd: Forward, *, seed: int | None = None) -> Submitted:
-        """Runs a pass, as it is now, behind those that were submitted before; comes back at once.
+        """Runs a pass, as it is now, in its order; comes back at once.
 
-        Where one before it fails, it fails with the same error.
+        Where one that it comes behind fails, it fails with the same error.
         """
 
     async def submit_frame(self, passes: Sequence[Forward], *, seed: int | None = None) -> list[Submitted]:

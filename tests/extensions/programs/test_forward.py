@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from engine.build import build_loop
 from engine.config import EngineConfig, KVConfig
 from engine.connection import EngineConnection
 from engine.engine import open_engine
+from engine.request import GenerateRequest
+from engine.streams import RequestStream
 from engine.text.model import TextModel
 from tests.extensions.programs.stage import Stage, main_of, until
 from tests.tiny_models import write_tiny_model
@@ -332,6 +335,163 @@ return [tokens, plain.length - start, errors]
     assert len(tokens) == length == 3
     assert len(errors) == 2
     assert all("nothing draws the token" in one for one in errors)
+
+
+LOOKS = """
+async def look(token, fold="none", read=(0,)):
+    fwd = lm.forward()
+    await fwd.embed([token, 7])
+    await fwd.state([ctx], {"fold": fold})
+    await fwd.readout(list(read), top=3)
+    return fwd
+
+async def found(handle):
+    made = await handle.result()
+    return [[one.token, one.logprob] for one in made.rows[0].candidates]
+"""
+
+
+def looking(lines: str, context: str = '"a b c d"') -> str:
+    """A program with a context `ctx` and passes that look at it."""
+    return HEAD + main_of(f"ctx = await lm.context({context})\n{LOOKS.strip()}\n{lines.strip()}")
+
+
+async def test_looks_at_one_context_are_with_the_engine_at_once(
+    stage: Stage, engine: EngineConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived, submit = asyncio.Barrier(5), engine.submit
+
+    async def submit_together(request: GenerateRequest) -> RequestStream:
+        if request.passes:
+            await asyncio.wait_for(arrived.wait(), 20)
+        return await submit(request)
+
+    monkeypatch.setattr(engine, "submit", submit_together)
+    together, alone = await value(
+        stage,
+        looking(
+            """
+one, two = lm.pipeline(), lm.pipeline()
+handles = await one.submit_frame([await look(20), await look(21), await look(22)])
+handles += [await two.submit(await look(23)), await two.submit(await look(20))]
+together = [await found(handle) for handle in handles]
+alone = []
+for token in (20, 21, 22, 23, 20):
+    fork = await ctx.fork()
+    await fork.append([token])
+    alone.append([[one.token, one.logprob] for one in (await fork.next(top=3)).candidates])
+return [together, alone]
+"""
+        ),
+    )
+    for row, wanted in zip(together, alone, strict=True):
+        assert [token for token, _ in row] == [token for token, _ in wanted]
+        assert [logprob for _, logprob in row] == pytest.approx([logprob for _, logprob in wanted], abs=1e-4)
+
+
+async def test_a_pass_that_keeps_rows_comes_behind_the_looks_before_it_and_before_those_behind(stage: Stage) -> None:
+    rows, wanted, lengths = await value(
+        stage,
+        looking(
+            """
+before = ctx.length
+frame = [await look(20), await look(21), await look(22, fold="all"), await look(20), await look(23, fold=1)]
+handles = await lm.pipeline().submit_frame(frame)
+rows = [await found(handle) for handle in handles]
+wanted = []
+for tokens in ([20], [21], [22], [22, 7, 20], [22, 7, 23]):
+    fresh = await lm.context("a b c d")
+    await fresh.append(tokens)
+    wanted.append([[one.token, one.logprob] for one in (await fresh.next(top=3)).candidates])
+return [rows, wanted, [before, ctx.length]]
+"""
+        ),
+    )
+    assert lengths[1] == lengths[0] + 3
+    for row, tokens in zip(rows, wanted, strict=True):
+        assert [logprob for _, logprob in row] == pytest.approx([logprob for _, logprob in tokens], abs=1e-4)
+
+
+async def test_what_is_written_while_a_pass_looks_stays(stage: Stage) -> None:
+    before, after, more = await value(
+        stage,
+        looking(
+            """
+pipe = lm.pipeline()
+before = ctx.length
+handles = await pipe.submit_frame([await look(20), await look(21)])
+await ctx.append("x y")
+await ctx.append([9])
+rows = [await found(handle) for handle in handles]
+return [before, ctx.length, len(await lm.tokenize("x y")) + 1]
+""",
+            context="request.messages",
+        ),
+    )
+    assert after >= before + more
+
+
+async def test_a_look_that_fails_takes_none_beside_it_with_it_but_the_change_behind_it(stage: Stage) -> None:
+    outcomes, length = await value(
+        stage,
+        looking(
+            """
+frame = [await look(20), await look(99999), await look(21), await look(22, fold="all"), await look(23)]
+before, outcomes = ctx.length, []
+for handle in await lm.pipeline().submit_frame(frame):
+    try:
+        await found(handle)
+        outcomes.append("done")
+    except ValueError as error:
+        outcomes.append(str(error))
+return [outcomes, ctx.length - before]
+"""
+        ),
+    )
+    assert [outcomes[0], outcomes[2]] == ["done", "done"]
+    assert all("token ids must be between" in outcomes[at] for at in (1, 3, 4))
+    assert length == 0
+
+
+async def test_only_one_pipeline_at_a_time_adds_rows_to_a_context_and_others_may_look(stage: Stage) -> None:
+    outcomes, length = await value(
+        stage,
+        looking(
+            """
+before, outcomes = ctx.length, []
+handles = []
+for fwd in (await look(20, fold="all"), await look(21, fold="all"), await look(22)):
+    handles.append(await lm.pipeline().submit(fwd))
+for handle in handles:
+    try:
+        await found(handle)
+        outcomes.append("done")
+    except ValueError as error:
+        outcomes.append(str(error))
+return [outcomes, ctx.length - before]
+"""
+        ),
+    )
+    assert [outcomes[0], outcomes[2]] == ["done", "done"]
+    assert "something else happens to the context" in outcomes[1]
+    assert length == 2
+
+
+async def test_a_pipeline_goes_on_behind_a_run_ahead_that_was_refused(stage: Stage) -> None:
+    error, tokens = await value(
+        stage,
+        guided(
+            """
+try:
+    await pipe.run_ahead(lm.forward(), 3)
+except ValueError as refused:
+    error = str(refused)
+return [error, await pipe.run_ahead(fwd, 3, seed=5, stop=None)]
+"""
+        ),
+    )
+    assert "the pass has no lanes" in error
+    assert len(tokens) == 3
 
 
 ROW = "fwd = lm.forward()\nawait fwd.embed([1])\nawait fwd.state([ctx])\n"
