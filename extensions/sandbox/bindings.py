@@ -32,6 +32,7 @@ from extensions.programs.stepping import Choice, ScriptDistribution, ScriptGener
 from extensions.programs.tool_calls import ScriptToolCall
 from extensions.programs.tools import ScriptMcp
 from extensions.programs.values import ScriptStore
+from extensions.sandbox.threads import keep_thread_state
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,6 +198,7 @@ class Handle(ClassInstance):
 
     def call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answers one call of the script."""
+        keep_thread_state()
         if name not in self._exposed.methods:
             raise self.attr_error(name)
         self._calls.begin()
