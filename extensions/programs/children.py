@@ -88,6 +88,7 @@ class ChildCalls:
             args=asked,
             stream=False,
             id=f"{scope.request.id}.{number}",
+            exports_as="",
         )
         try:
             program = await find(programs)

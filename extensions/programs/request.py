@@ -11,7 +11,7 @@ from extensions.programs.planner import Lane
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramRequest:
-    """The request a program answers; the script sees all of it but `strict_path` and `trace`.
+    """The request a program answers; the script sees all of it but `strict_path`, `trace` and `exports_as`.
 
     Attributes:
         messages: Chat messages as chat templates take them; empty for a text completion.
@@ -24,6 +24,7 @@ class ProgramRequest:
         id: Of the run.
         strict_path: The slowest lane that the program may take; work that needs a slower one raises inside it.
         trace: Whoever reads wants to know what the program does as it happens: `TraceNoted`.
+        exports_as: Name under which a context that `main` returns is exported; empty to have it return none.
     """
 
     messages: Sequence[Mapping[str, Any]] = ()
@@ -36,6 +37,7 @@ class ProgramRequest:
     id: str = ""
     strict_path: Lane | None = None
     trace: bool = False
+    exports_as: str = ""
 
 
 @dataclass(frozen=True, slots=True)

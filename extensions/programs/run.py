@@ -212,7 +212,8 @@ class ProgramRun:
         clock = asyncio.get_running_loop().call_later(guard.limits.wall_s, self._out_of_time)
         try:
             async with self._scope.trace.sampling(self._scope.charged_kib_ms):
-                text = await self._host.run(self.program.source, self._request, ScriptLM(self._scope))
+                exports_as = self.request.exports_as
+                text = await self._host.run(self.program.source, self._request, ScriptLM(self._scope), exports_as)
             read = read_result(text, self._scope)
             if read.rest:
                 guard.count_output(len(read.rest.encode("utf-8", "replace")))

@@ -44,10 +44,16 @@ class ScriptHost:
 
     # -- the run ----------------------------------------------------------------------------------------------------
 
-    async def run(self, source: str, request: object, lm: object) -> str:
+    async def run(self, source: str, request: object, lm: object, exports_as: str = "") -> str:
         """Runs a checked script to its end and returns what `main` returned, as JSON.
 
         Whatever it called and that still goes on is cancelled before this returns or raises.
+
+        Args:
+            source: The script.
+            request: What it answers.
+            lm: What it can do.
+            exports_as: See `extensions.sandbox.script.to_run`.
 
         Raises:
             ScriptError: It raised.
@@ -58,18 +64,19 @@ class ScriptHost:
         """
         try:
             async with self._pool.checkout(_resource_limits(self._guard.limits)) as session:
-                return await self._fed(session, source, {"request": Handle(request, self), "lm": Handle(lm, self)})
+                inputs = {"request": Handle(request, self), "lm": Handle(lm, self)}
+                return await self._fed(session, source, to_run(source, exports_as), inputs)
         finally:
             await self._end_calls()
 
-    async def _fed(self, session: monty.AsyncMontySession, source: str, inputs: dict[str, Any]) -> str:
+    async def _fed(self, session: monty.AsyncMontySession, source: str, code: str, inputs: dict[str, Any]) -> str:
         guard, loop = self._guard, asyncio.get_running_loop()
 
         def on_print(_: str, text: str) -> None:
             # Called in a thread of the pool.
             loop.call_soon_threadsafe(self._on_print, text)
 
-        feed = asyncio.ensure_future(session.feed_run(to_run(source), inputs=inputs, print_callback=on_print))
+        feed = asyncio.ensure_future(session.feed_run(code, inputs=inputs, print_callback=on_print))
         end_run, guard.on_failure = guard.on_failure, feed.cancel
         if guard.failure is not None:
             feed.cancel()

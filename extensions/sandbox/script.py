@@ -15,6 +15,7 @@ CHECK_ONLY = "wye_check_only"
 
 _IMPORTS = "import asyncio, json, math, re"
 _DUMPS = "wye_dumps"
+_RESULT = "wye_result"
 NUM_LINES_BEFORE = 1
 
 _TYPES_IMPORT = re.compile(
@@ -27,12 +28,22 @@ def to_check(source: str) -> str:
     return f"{_IMPORTS}; {CHECK_ONLY}()\n{_without_types(source)}"
 
 
-def to_run(source: str) -> str:
-    """The script, then a call of its `main`, whose result leaves as JSON."""
-    return (
-        f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{with_guessing(_without_types(source))}\n"
-        f"{_DUMPS}(await main(request, lm))"
-    )
+def to_run(source: str, exports_as: str = "") -> str:
+    """The script, then a call of its `main`, whose result leaves as JSON.
+
+    Args:
+        source: The script.
+        exports_as: Name under which a context that `main` returns is exported: its id is the result then.
+    """
+    call = f"{_DUMPS}(await main(request, lm))"
+    if exports_as:
+        call = (
+            f"{_RESULT} = await main(request, lm)\n"
+            f"if str(type({_RESULT})) == \"<class 'Context'>\":\n"
+            f"    {_RESULT} = await {_RESULT}.export({exports_as!r})\n"
+            f"{_DUMPS}({_RESULT})"
+        )
+    return f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{with_guessing(_without_types(source))}\n{call}"
 
 
 def _without_types(source: str) -> str:

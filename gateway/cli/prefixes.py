@@ -17,7 +17,7 @@ from gateway.cli.admin_client import show_pairs, show_table, when
 from gateway.cli.console import format_bytes, messages, print_error, print_json
 from gateway.cli.exits import Exit
 from gateway.cli.options import JsonOption
-from gateway.cli.programs import DEFAULT_URL
+from gateway.cli.programs import DEFAULT_URL, json_pairs, program_of
 
 if TYPE_CHECKING:
     from gateway.cli.api_client import ApiClient
@@ -103,6 +103,17 @@ def create(
     response: Annotated[
         str | None, typer.Option("--response", help="Id of a stored response instead, with its conversation.")
     ] = None,
+    program: Annotated[
+        str | None,
+        typer.Option(
+            "--program",
+            help="File of a program instead, - for standard input, or NAME[@VERSION]: the context that it returns, or "
+            "exports under the name.",
+        ),
+    ] = None,
+    arg: Annotated[
+        list[str] | None, typer.Option("--arg", help="NAME=VALUE for the program, JSON or text; may be repeated.")
+    ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Model that computes it.")] = None,
     ttl: TtlOption = None,
     ttl_mode: TtlModeOption = None,
@@ -114,7 +125,11 @@ def create(
     json: JsonOption = False,
 ) -> None:
     """Compute a history and keep it under a name. Prints its id."""
-    body = {"name": name, "model": model, **_content(system, conversation, text, response)}
+    if arg and program is None:
+        raise typer.BadParameter("it goes with --program", param_hint="--arg")
+    body = {"name": name, "model": model, **_content(system, conversation, text, response, program)}
+    if arg:
+        body["program"]["args"] = json_pairs(arg, "--arg")
     body |= {"ttl": ttl, "ttl_mode": ttl_mode, "visibility": visibility, "allow": allow}
     body["metadata"] = _pairs(metadata)
     with _client(url, api_key, timeout_s=COMPUTE_S) as client:
@@ -201,10 +216,15 @@ def _path(prefix: str) -> str:
     return f"/{quote(prefix, safe='/')}"
 
 
-def _content(system: str | None, conversation: str | None, text: str | None, response: str | None) -> dict[str, Any]:
+def _content(
+    system: str | None, conversation: str | None, text: str | None, response: str | None, program: str | None
+) -> dict[str, Any]:
     """What is to be kept, as the request has it."""
-    if sum(one is not None for one in (system, conversation, text, response)) != 1:
-        raise typer.BadParameter("one of them is needed", param_hint="--system, --messages, --text or --response")
+    if sum(one is not None for one in (system, conversation, text, response, program)) != 1:
+        options = "--system, --messages, --text, --response or --program"
+        raise typer.BadParameter("one of them is needed", param_hint=options)
+    if program is not None:
+        return {"program": program_of(program)}
     if response is not None:
         return {"response_id": response}
     if system is not None:

@@ -136,9 +136,9 @@ def run_program(
     body: dict[str, Any] = {
         "messages": [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": prompt}],
         "extension": {
-            **_program_of(program),
-            "args": _pairs(arg, "--arg"),
-            "limits": _pairs(limit, "--limit"),
+            **program_of(program),
+            "args": json_pairs(arg, "--arg"),
+            "limits": json_pairs(limit, "--limit"),
             "trace": not json,
         },
         "stream": True,
@@ -159,13 +159,19 @@ def run_program(
         output().print()
 
 
-def _program_of(program: str) -> dict[str, str]:
+def program_of(program: str) -> dict[str, Any]:
+    """A program as requests name it: the text of a file, or the name of one that the server knows."""
     if program == "-" or Path(program).is_file() or program.endswith(".py"):
         return {"source": _read(Path(program))}
     return {"name": program}
 
 
-def _pairs(given: list[str] | None, option: str) -> dict[str, Any]:
+def json_pairs(given: list[str] | None, option: str) -> dict[str, Any]:
+    """What NAME=VALUE options say; values are JSON where they can be.
+
+    Raises:
+        typer.BadParameter: One is none.
+    """
     import json
 
     pairs: dict[str, Any] = {}

@@ -12,6 +12,7 @@ from extensions.programs.prefixes import ExportWish, OnMiss, transcript_from_byt
 from extensions.programs.transcript import Transcript
 from gateway.errors import BadRequest, FingerprintMismatch, NotFound, PrefixLost, StoreUnavailable
 from gateway.prefixes.asking import Asker
+from gateway.prefixes.requested import RequestedPrefix
 from gateway.prefixes.service import Making, PrefixService
 
 
@@ -22,17 +23,24 @@ class ProgramPrefixes:
         service: What there is.
         asker: For whom the run is.
         model: Name of the model that the request used.
+        requested: What the run is there to make; None if it answers a request.
     """
 
-    def __init__(self, service: PrefixService, asker: Asker, model: str) -> None:
+    def __init__(
+        self, service: PrefixService, asker: Asker, model: str, requested: RequestedPrefix | None = None
+    ) -> None:
         self._service = service
         self._asker = asker
         self._model = model
+        self._requested = requested
 
     async def export(self, live: LiveContext, wish: ExportWish) -> str:
         """See `Prefixes`."""
+        service, asker, requested = self._service, self._asker, self._requested
         with _told():
-            return (await self._service.create(live, wish, Making(model=self._model), self._asker)).id
+            if requested is not None and requested.name == wish.name:
+                return (await requested.make(service, live, wish, asker)).id
+            return (await service.create(live, wish, Making(model=self._model), asker)).id
 
     async def open(self, name: str, on_miss: OnMiss) -> tuple[Imported, Transcript] | None:
         """See `Prefixes`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -121,7 +121,7 @@ class PrefixService:
             "fingerprint": fingerprint_of(info, live.adapter),
             "adapter": live.adapter,
             "num_tokens": len(ids),
-            "token_sha256": hashlib.sha256(ids.tobytes()).hexdigest(),
+            "token_sha256": digest_of(ids),
             "edits": live.edits,
             "transcript": transcript_to_bytes(wish.transcript),
             "export_id": export_id,
@@ -329,6 +329,11 @@ class PrefixService:
         if token_ids is None:
             raise PrefixLost(f"The time of the prefix '{record.id}' is over.", param, "prefix_expired")
         return Recipe(token_ids=token_ids, edits=record.edits, adapter=record.adapter)
+
+
+def digest_of(token_ids: Sequence[int]) -> str:
+    """What clients see of a history in place of its tokens."""
+    return hashlib.sha256(array("i", token_ids).tobytes()).hexdigest()
 
 
 def fingerprint_of(info: EngineInfo, adapter: str) -> str:

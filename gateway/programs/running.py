@@ -12,6 +12,7 @@ from extensions.programs.versions import read_reference
 from extensions.runtime import Runtime
 from gateway.errors import BadRequest
 from gateway.prefixes.asking import Asker, key_id_of
+from gateway.prefixes.requested import RequestedPrefix
 from gateway.programs.finding import ProgramFinder
 from gateway.programs.live import LivePrograms
 from gateway.programs.work import ProgramWork
@@ -128,6 +129,7 @@ class ProgramStarter:
         payer: Payer | None,
         run_id: str,
         inbox: Inbox | None,
+        requested: RequestedPrefix | None = None,
     ) -> ProgramWork:
         """Starts a program; see `start`. `param` of what it raises begins with the name of one of the fields.
 
@@ -139,6 +141,7 @@ class ProgramStarter:
             payer: Told at the end what was used.
             run_id: Of the run.
             inbox: What the client says to it while it runs.
+            requested: The prefix that it is there to make; see `RequestedPrefix`.
 
         Raises:
             PermissionDenied: The key that pays may not run programs.
@@ -147,7 +150,7 @@ class ProgramStarter:
             payer.require("programs")
         program = await self._finder.find(fields, owner)
         asker = Asker(owner=owner, salt=salt, key_id=key_id_of(payer), program=program.digest)
-        world = self._worlds.world(asker=asker, run_id=run_id, model=given.model, payer=payer)
+        world = self._worlds.world(asker=asker, run_id=run_id, model=given.model, payer=payer, requested=requested)
         run = await self._runtime.run_program(
             program,
             replace(given, args=fields.args, id=run_id, strict_path=fields.strict_path, trace=fields.trace),

@@ -8,6 +8,7 @@ from extensions.programs.world import World
 from extensions.tools.catalog import ToolCaller
 from gateway.prefixes.asking import Asker
 from gateway.prefixes.door import ProgramPrefixes
+from gateway.prefixes.requested import RequestedPrefix
 from gateway.prefixes.service import PrefixService
 from gateway.tenancy.payer import Payer
 from gateway.tools.service import ToolService
@@ -25,7 +26,15 @@ class WorldMaker:
     tools: ToolService
     prefixes: PrefixService
 
-    def world(self, *, asker: Asker, run_id: str, model: str, payer: Payer | None = None) -> World:
+    def world(
+        self,
+        *,
+        asker: Asker,
+        run_id: str,
+        model: str,
+        payer: Payer | None = None,
+        requested: RequestedPrefix | None = None,
+    ) -> World:
         """The doors out of one run.
 
         Args:
@@ -33,9 +42,10 @@ class WorldMaker:
             run_id: Of the run.
             model: Name of the model that the request used.
             payer: Told what tools use that are programs.
+            requested: The prefix that the run is there to make.
         """
         note = None if payer is None else payer.note
         may_call = payer is None or payer.may("tools")
         caller = ToolCaller(account=asker.owner, salt=asker.salt, run_id=run_id, note=note, may_call=may_call)
-        prefixes = ProgramPrefixes(self.prefixes, asker, model) if self.prefixes.is_there else None
+        prefixes = ProgramPrefixes(self.prefixes, asker, model, requested) if self.prefixes.is_there else None
         return World(tools=self.tools.catalog(caller), prefixes=prefixes)

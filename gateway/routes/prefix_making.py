@@ -14,6 +14,7 @@ from extensions.programs.prefixes import ExportWish, transcript_from_bytes
 from extensions.programs.transcript import Transcript
 from gateway.errors import BadRequest, GatewayError
 from gateway.prefixes.asking import Asker
+from gateway.prefixes.by_program import make_by_program
 from gateway.prefixes.service import Making
 from gateway.programs.running import MODEL_PREFIX
 from gateway.routes.following import read_response
@@ -46,11 +47,15 @@ async def make_prefix(
 
     Raises:
         BadRequest: It cannot be kept; `param` names the field.
-        NotFound: There is no such response, or the prefix that it went behind is not there any more.
+        PermissionDenied: A program makes it, and the key may run none.
+        ProgramError: The program that makes it cannot run, or failed.
+        NotFound: There is no such response or program, or the prefix that it went behind is not there any more.
         PrefixLost: The time of that prefix is over.
         StoreUnavailable: There is no Redis, or it did not answer.
         EngineStopped: No engine is there.
     """
+    if body.program is not None:
+        return await make_by_program(services, body, body.program, payer, prefix_id)
     if body.response_id is None:
         model, info = services.models.resolve(body.model), await services.engine_info()
         start = await _start(services, body, info)

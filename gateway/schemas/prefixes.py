@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from extensions.programs.prefixes import MAX_ALLOWED, Visibility, name_error
-from gateway.schemas.base import FiniteFloat, TokenId, WireModel
+from gateway.schemas.base import MAX_FIELDS, FiniteFloat, TokenId, WireModel
+from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.messages import Message
 from gateway.schemas.tools import Tool
 
@@ -58,6 +59,33 @@ class PrefixUse(WireModel):
         return self.id or self.name or ""
 
 
+class PrefixProgram(WireModel):
+    """A program whose context is to be kept.
+
+    Attributes:
+        source: A script.
+        name: A program that is known to the server instead, as `name` or `name@version`.
+        args: What the program's `request.args` are.
+        limits: Smaller limits than the server's own.
+    """
+
+    source: Annotated[str, Field(min_length=1)] | None = None
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    args: Annotated[dict[str, Any], Field(max_length=MAX_FIELDS)] = Field(default_factory=dict)
+    limits: Annotated[dict[str, Any], Field(max_length=64)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_reference(self) -> Self:
+        if (self.source is None) == (self.name is None):
+            raise PydanticCustomError("exclusive", "it needs one of 'source' and 'name'", {})
+        return self
+
+    @property
+    def fields(self) -> ExtensionFields:
+        """The same as the `extension` of a request."""
+        return ExtensionFields(source=self.source, name=self.name, args=self.args, limits=self.limits)
+
+
 class PrefixRequest(WireModel):
     """A prefix to be computed and kept.
 
@@ -69,6 +97,7 @@ class PrefixRequest(WireModel):
         input: A text instead.
         tokens: Token ids instead.
         response_id: A stored response instead: its conversation, with its answer.
+        program: A program instead: the context that it exports under the name, or returns.
         ttl: Seconds that it is kept.
         ttl_mode: Whether they begin anew with every use.
         visibility: Who may use it.
@@ -83,6 +112,7 @@ class PrefixRequest(WireModel):
     input: Annotated[str, Field(min_length=1)] | None = None
     tokens: Annotated[list[TokenId], Field(min_length=1)] | None = None
     response_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")] | None = None
+    program: PrefixProgram | None = None
     ttl: Ttl | None = None
     ttl_mode: Literal["fixed", "sliding"] = "sliding"
     visibility: Visibility = "tenant"
@@ -91,8 +121,9 @@ class PrefixRequest(WireModel):
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
-        if sum(one is not None for one in (self.messages, self.input, self.tokens, self.response_id)) != 1:
-            message = "it needs one of 'messages', 'input', 'tokens' and 'response_id'"
+        given = (self.messages, self.input, self.tokens, self.response_id, self.program)
+        if sum(one is not None for one in given) != 1:
+            message = "it needs one of 'messages', 'input', 'tokens', 'response_id' and 'program'"
             raise PydanticCustomError("exclusive", message, {"at": "messages"})
         if self.tools and self.messages is None:
             raise PydanticCustomError("exclusive", "it needs 'messages'", {"at": "tools"})

@@ -95,6 +95,19 @@ def test_a_stored_response_is_kept(server: RunningServer, model: TextModel, engi
     assert "Hello there." in model.tokenizer.decode(engine.last.prompt_ids)
 
 
+def test_the_context_that_a_program_returns_is_kept(
+    server: RunningServer, model: TextModel, engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    source = "async def main(request, lm):\n    return await lm.context(request.args['text'])\n"
+    made(server, "h", "--program", "-", "--arg", "text=the handbook", text=source)
+    assert model.tokenizer.decode(engine.last.prompt_ids) == "the handbook"
+    path = tmp_path / "maker.py"
+    path.write_text(source)
+    made(server, "h", "--program", str(path), "--arg", 'text="again"')
+    assert model.tokenizer.decode(engine.last.prompt_ids) == "again"
+    assert prefixes(server, "create", "h", "--program", "nobody").exit_code == Exit.NOT_FOUND
+
+
 def test_what_is_wrong_is_told_in_one_line(server: RunningServer) -> None:
     assert prefixes(server, "show", "none").exit_code == Exit.NOT_FOUND
     assert prefixes(server, "list", key="other").exit_code == Exit.ACCESS_DENIED
@@ -105,6 +118,8 @@ def test_what_is_wrong_is_told_in_one_line(server: RunningServer) -> None:
         ("create", "h"),
         ("create", "h", "--system", "x", "--text", "-"),
         ("create", "h", "--messages", "-"),
+        ("create", "h", "--system", "x", "--arg", "a=1"),
+        ("create", "h", "--system", "x", "--program", "-"),
         ("create", "h", "--system", "x", "--metadata", "a"),
         ("update", "h"),
         ("update", "h", "--allow", "x", "--allow-all"),
