@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from engine.errors import ContextTooLong, InvalidRequest
 from engine.request import EngineInfo, GenerateRequest
-from engine.sampling.params import SamplingParams
 
 MAX_LANES = 8
 """Contexts of one request: as many as a program reads."""
@@ -33,10 +32,8 @@ def validate_lanes(request: GenerateRequest, info: EngineInfo, lengths: Sequence
         raise InvalidRequest(f"{len(context_ids)} lanes, at most {MAX_LANES} can draw together", "lane_ids")
     if request.program is None:
         raise InvalidRequest("lanes draw together by a device program only", "program")
-    if request.constraint is not None or request.prompt_logprobs is not None:
-        raise InvalidRequest("lanes that draw together have no constraint and report no prompt", "lane_ids")
-    if not _is_plain(request.sampling):
-        raise InvalidRequest("lanes that draw together have no penalties, bans, biases or reports", "lane_ids")
+    if request.prompt_logprobs is not None or request.sampling.logprobs is not None:
+        raise InvalidRequest("lanes that draw together report no log-probabilities", "lane_ids")
     num_new = request.sampling.max_tokens
     if num_new < 1:
         raise InvalidRequest("lanes that draw together draw at least one token", "max_tokens")
@@ -48,17 +45,3 @@ def validate_lanes(request: GenerateRequest, info: EngineInfo, lengths: Sequence
     # A page each for the copy of a shared page while both are there.
     if sum(-(-(length + num_new) // info.page_size) + 1 for length in lengths) > info.num_pages:
         raise ContextTooLong(info.pool_tokens, sum(lengths), num_new * len(lengths))
-
-
-def _is_plain(params: SamplingParams) -> bool:
-    plain = SamplingParams(
-        max_tokens=params.max_tokens,
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=params.top_k,
-        min_p=params.min_p,
-        seed=params.seed,
-        stop_token_ids=params.stop_token_ids,
-        ignore_eos=params.ignore_eos,
-    )
-    return plain == params

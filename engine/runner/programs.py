@@ -108,7 +108,7 @@ class ProgramRows:
         if offered:
             forced.append(self._decide(sampler.process(logits, lanes, masks, offered), lanes, offered))
         if joint:  # before anybody changes the logits
-            forced.append(self._draw_joint(logits, lanes, list(joint.values()), probes))
+            forced += self._draw_together(sampler, logits, lanes, list(joint.values()), masks)
         if bare:
             forced.append(self._draw_bare(logits, lanes, bare, probes))
         if edited:
@@ -118,23 +118,64 @@ class ProgramRows:
         told = [(place, self._sessions[lanes[place].row], lanes[place].position) for place in drawing]
         return ProgramDraws(logits, _joined(drawn), told)
 
-    def _draw_joint(
+    def _draw_together(
         self,
+        sampler: Sampler,
         logits: torch.Tensor,
         lanes: Sequence[SampleLane],
         groups: Sequence[Mapping[int, int]],
+        masks: LaneMasks | None,
+    ) -> list[ForcedTokens]:
+        """Programs that read several lanes: what holds for the first lane changes the logits of all, and the token."""
+        masked = frozenset(() if masks is None else masks.lanes)
+        edited = [one for one in groups if one[0] in masked or self._state[lanes[one[0]].row].is_special]
+        forced = []
+        if len(edited) < len(groups):
+            groups = [one for one in groups if one not in edited]
+            forced.append(self._draw_joint(logits, range(len(lanes)), lanes, groups, self._probes)[0])
+        if edited:
+            places = [one[lane] for one in edited for lane in range(len(one))]
+            firsts = [one[0] for one in edited for _ in one]
+            alike = list(lanes)
+            for place, first in zip(places, firsts, strict=True):
+                alike[place] = lanes[first]
+            values = sampler.process(logits, alike, _spread(masks, dict(zip(places, firsts, strict=True))), places)
+            at = {place: number for number, place in enumerate(places)}
+            drawn, rows = self._draw_joint(values, at, lanes, edited, self._probes)
+            forced.append(ForcedTokens(drawn.places, _allowed(values[self._index(rows)], drawn.token_ids)))
+        return forced
+
+    def _draw_joint(
+        self,
+        logits: torch.Tensor,
+        rows: Mapping[int, int] | Sequence[int],
+        lanes: Sequence[SampleLane],
+        groups: Sequence[Mapping[int, int]],
         probes: _Probes,
-    ) -> ForcedTokens:
-        """Programs that read several lanes: the token of each goes to all of its lanes, what it notes to the last."""
-        drawing = []
+    ) -> tuple[ForcedTokens, list[int]]:
+        """The token of each group goes to all of its lanes, what its program notes to the last.
+
+        Args:
+            logits: What the programs read.
+            rows: Where in there the lanes of the step are, by place.
+            lanes: Of the step.
+            groups: Places of each one's lanes, by number of the lane.
+            probes: Takes what is noted.
+
+        Returns:
+            The tokens, and for each of them the row of its group's first lane.
+        """
+        drawing, firsts = [], []
         for group in groups:
-            place, others = group[0], [group[lane] for lane in range(1, len(group))]
-            drawing.append(ProgramLane(self._sessions[lanes[place].row], place, lanes[place].position, others))
+            place, others = group[0], [rows[group[lane]] for lane in range(1, len(group))]
+            drawing.append(ProgramLane(self._sessions[lanes[place].row], rows[place], lanes[place].position, others))
+            firsts += [rows[place]] * len(group)
         drawn = self._runner.run(logits, drawing)
-        _note(drawn, [one.row_of(one.session.num_lanes - 1) for one in drawing], probes)
+        _note(drawn, [group[one.session.num_lanes - 1] for one, group in zip(drawing, groups, strict=True)], probes)
         counts = torch.tensor([len(group) for group in groups], device=self._state.device)
-        places = [one.row_of(lane) for one in drawing for lane in range(one.session.num_lanes)]
-        return ForcedTokens(self._index(places), drawn.tokens.repeat_interleave(counts, output_size=len(places)))
+        places = [group[lane] for group in groups for lane in range(len(group))]
+        tokens = drawn.tokens.repeat_interleave(counts, output_size=len(places))
+        return ForcedTokens(self._index(places), tokens), firsts
 
     def _draw_bare(
         self, logits: torch.Tensor, lanes: Sequence[SampleLane], places: Sequence[int], probes: _Probes
@@ -164,9 +205,7 @@ class ProgramRows:
         ]
         drawn = self._runner.run(values, drawing)
         _note(drawn, places, probes)
-        tokens = drawn.tokens
-        allowed = values.gather(1, tokens.clamp_min(0)[:, None]).squeeze(1) > -torch.inf
-        return ForcedTokens(self._index(places), torch.where(allowed, tokens, -1))
+        return ForcedTokens(self._index(places), _allowed(values, drawn.tokens))
 
     def _decide(self, values: torch.Tensor, lanes: Sequence[SampleLane], places: Sequence[int]) -> ForcedTokens:
         """Tokens where one was guessed by a draw: the guess, or another in its place. Waits for the device."""
@@ -189,6 +228,19 @@ class ProgramRows:
 
     def _index(self, places: Sequence[int]) -> torch.Tensor:
         return torch.tensor(list(places), dtype=torch.int64, device=self._state.device)
+
+
+def _allowed(values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The tokens [R], -1 where one must not come by its row of logits [R, V]."""
+    allowed = values.gather(1, tokens.clamp_min(0)[:, None]).squeeze(1) > -torch.inf
+    return torch.where(allowed, tokens, -1)
+
+
+def _spread(masks: LaneMasks | None, firsts: Mapping[int, int]) -> LaneMasks | None:
+    """Masks of some lanes for those, by place, that are held to what holds for others."""
+    rows = {} if masks is None else {place: row for row, place in enumerate(masks.lanes)}
+    found = {place: rows[first] for place, first in firsts.items() if first in rows}
+    return None if masks is None or not found else LaneMasks(list(found), masks.words[list(found.values())])
 
 
 def _note(drawn: Drawn, places: Sequence[int], probes: _Probes) -> None:

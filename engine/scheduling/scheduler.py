@@ -168,7 +168,7 @@ class Scheduler:
         if len(self._roster.waiting) + request.n + len(request.lane_ids) > self._max_waiting:
             raise QueueFull(len(self._roster.waiting))
         if request.lane_ids:
-            self._add_lanes(request, program)
+            self._add_lanes(request, constraint, program)
             return
         assert request.request_id not in self._roster, "request ids are unique"
         params = request.sampling
@@ -200,8 +200,8 @@ class Scheduler:
         self.shares.note(account, self.kv.meter.now)
         self._roster.add(sequences)
 
-    def _add_lanes(self, request: GenerateRequest, program: BoundProgram | None) -> None:
-        """Lets the lanes of one request wait, a sequence each."""
+    def _add_lanes(self, request: GenerateRequest, constraint: Constraint | None, program: BoundProgram | None) -> None:
+        """Lets the lanes of one request wait, a sequence each; the first is held to the constraint."""
         assert program is not None, "lanes draw by a program"
         num_lanes = 1 + len(request.lane_ids)
         if num_lanes > self._roster.num_rows:
@@ -225,6 +225,7 @@ class Scheduler:
             sequence.program, sequence.adapter = session, adapter
             self._begin(context, sequence, len(members))
             members.append(sequence)
+        members[0].constraint = None if constraint is None else constraint.fork()
         group = LaneGroup(tuple(members))
         for member in members:
             member.group = group
@@ -776,6 +777,11 @@ class Scheduler:
         assert result.token_id is not None
         if result.token_id < 0:
             return self._end_with(group.first, ProgramFailed())
+        if group.first.constraint is not None:
+            try:
+                group.first.constraint.advance([result.token_id])
+            except ConstraintBroken as error:
+                return self._end_with(group.first, error)
         for member in group.members:
             member.num_in_flight -= 1
             if member is not group.first:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from engine.errors import EngineStopped
 from engine.forward.validation import MAX_LANES
 from engine.request import Probe, ProgramSpec, Readout
-from engine.sampling.params import SamplingParams
 from extensions.output import GenerateOptions
+from extensions.programs.ahead import single_draw
 from extensions.programs.faults import fault, invalid
 from extensions.programs.generating import probes_by_name
 from extensions.programs.looking import RowPass, keeps_nothing
+from extensions.programs.options import Asked
 from extensions.programs.planner import Feature
 from extensions.programs.rows import Rows, integers, read_fold, read_geometry, read_rows
 from extensions.programs.samplers import ScriptProgram
@@ -131,7 +132,7 @@ class ScriptForward:
     async def run(self, *, seed: int | None = None) -> ScriptPass:
         """One pass."""
         if self._rows is None:
-            drawn = await self.draw(max_tokens=1, seed=seed, template_stops=False)
+            drawn = await self.draw(single_draw(self._scope, seed))
             return ScriptPass(drawn.tokens[0], {name: values[0] for name, values in drawn.probes.items()})
         looked = await self._row_pass(self._rows).run(self._scope, _checked_seed(seed))
         is_whole = self._readout.top == -1
@@ -145,15 +146,7 @@ class ScriptForward:
         """It leaves its contexts as they are."""
         return self._rows is not None and keeps_nothing(self._fold)
 
-    async def draw(
-        self,
-        *,
-        max_tokens: int,
-        seed: int | None,
-        template_stops: bool,
-        stop_token_ids: Sequence[int] = (),
-        emit: bool = False,
-    ) -> Drawn:
+    async def draw(self, asked: Asked, *, emit: bool = False) -> Drawn:
         """Passes until a stop, without the script in between.
 
         Raises:
@@ -163,22 +156,14 @@ class ScriptForward:
         if self._rows is not None:
             raise invalid("only a pass of embed_next can run again and again: its tokens follow each other")
         contexts, program = self._contexts, self._checked()
-        _checked_seed(seed)
         scope = self._scope
         scope.planned(Feature.FORWARD)
         async with scope.generating, AsyncExitStack() as stack:
             for context in contexts:
                 await stack.enter_async_context(context.history.answering(takes_turn=False))
-            options = GenerateOptions(
-                sampling=SamplingParams(
-                    max_tokens=min(max_tokens, scope.guard.decode_left + 1),
-                    seed=seed,
-                    ignore_eos=not template_stops,
-                    stop_token_ids=tuple(stop_token_ids),
-                ),
-                report_tokens=False,
-                program=program,
-            )
+            num_left = scope.guard.decode_left + 1
+            most = num_left if asked.max_tokens is None else min(asked.max_tokens, num_left)
+            options = replace(asked, max_tokens=most, program=program).options(num_left=most, logprobs=None)
             options.sampling.validate(scope.engine.info.vocab_size)
             return await _draw(scope, contexts, options, emit=emit)
 

@@ -8,9 +8,10 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.request import Probe
+from extensions.programs.ahead import Stop, read_ahead
 from extensions.programs.faults import invalid
 from extensions.programs.forward import Drawn, ScriptForward, ScriptPass
-from extensions.programs.options import MAX_STOP_IDS, flag, token_ids
+from extensions.programs.options import flag
 from extensions.programs.ordering import PassOrder
 
 if TYPE_CHECKING:
@@ -51,31 +52,28 @@ class ScriptPipeline:
         fwd: ScriptForward,
         budget: int,
         *,
-        stop: Literal["template"] | None = "template",
+        stop: Stop = "template",
         stop_token_ids: Sequence[int] = (),
+        template_stops: bool | None = None,
         seed: int | None = None,
+        constrain: Any = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+        min_tokens: int | None = None,
         emit: bool = False,
     ) -> list[int]:
         """The same pass again and again."""
+        fields = dict(locals())
+        for name in ("self", "fwd", "budget", "stop", "emit"):
+            del fields[name]
         _check_forward(fwd)
-        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
-            raise invalid("budget must be a whole number of tokens, at least 1")
-        if stop not in ("template", None):
-            raise invalid('stop must be "template" or None; single tokens go into stop_token_ids')
-        stop_ids, emits, as_it_is = (
-            token_ids(stop_token_ids, "stop_token_ids", MAX_STOP_IDS),
-            flag(emit, "emit"),
-            copy(fwd),
-        )
+        asked, emits = await read_ahead(self._scope, budget, stop, fields), flag(emit, "emit")
+        as_it_is = copy(fwd)
 
         def draw() -> Coroutine[Any, Any, Drawn]:
-            return as_it_is.draw(
-                max_tokens=budget,
-                seed=seed,
-                template_stops=stop == "template",
-                stop_token_ids=stop_ids,
-                emit=emits,
-            )
+            return as_it_is.draw(asked, emit=emits)
 
         task = self._order.add(self._scope.beside, draw, is_look=False)
         try:

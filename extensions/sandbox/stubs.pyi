@@ -317,15 +317,25 @@ class Pipeline:
         fwd: Forward,
         budget: int,
         *,
-        stop: Literal["template"] | None = "template",
+        stop: Literal["template"] | Sequence[str] | None = "template",
         stop_token_ids: Sequence[int] = (),
+        template_stops: bool | None = None,
         seed: int | None = None,
+        constrain: Constrain | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | Mapping[str, float] | None = None,
+        min_tokens: int | None = None,
         emit: bool = False,
     ) -> list[int]:
         """Runs a pass of `embed_next` up to `budget` times without coming back to the script in between.
 
-        `stop="template"` ends with the model's own end tokens, None goes on past them. Returns the tokens, the one
-        that ended it included; all histories have them. `emit` streams their text as part of the answer.
+        `stop="template"` ends with the model's own end tokens, None goes on past them; a list of texts ends where one
+        of them begins, or with the model's own (unless `template_stops` is False). `constrain`, penalties, biases and
+        `min_tokens` are as in `Context.generate` for the first lane, and change the logits of all lanes alike before
+        the program reads them; a token that must not come is never drawn. Returns the tokens, the one that ended it
+        included; all histories have them. `emit` streams their text as part of the answer.
         """
 
 class Mark:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from engine.errors import ContextTooLong, InvalidRequest
 from engine.programs.binding import bind
 from engine.programs.reference import run
 from engine.programs.values import StepValues
-from engine.request import ProgramSpec
+from engine.request import ConstraintKind, ConstraintSpec, ProgramSpec
 from engine.sampling.params import SamplingParams
 from engine.sampling.random import mix64, stream_key
 from engine.text.model import TextModel
@@ -140,7 +141,9 @@ async def _drawn(lanes: list[LiveContext], options: GenerateOptions) -> list[int
     return await read(await lanes[0].generate(options, beside=lanes[1:]))
 
 
-async def test_lanes_that_must_yield_their_pages_draw_the_same_tokens(model: Path) -> None:
+@pytest.mark.parametrize("is_held", [False, True], ids=["free", "held to a language"])
+async def test_lanes_that_must_yield_their_pages_draw_the_same_tokens(model: Path, is_held: bool) -> None:
+    language = ConstraintSpec(kind=ConstraintKind.REGEX, source="[a-h ]{150,}")
     async with open_engine(build_loop(engine_config(model, "torch", num_pages=24))) as engine:
         runtime = Runtime(engine, TextModel.load(model))
         pairs = [
@@ -148,6 +151,8 @@ async def test_lanes_that_must_yield_their_pages_draw_the_same_tokens(model: Pat
         ]
         histories = [[list(lane.token_ids) for lane in pair] for pair in pairs]
         options = guided(max_tokens=60)
+        if is_held:
+            options = replace(guided(max_tokens=60, frequency_penalty=0.5), constraint=language)
         drawn = await asyncio.gather(*[_drawn(pair, options) for pair in pairs])
         async with asyncio.timeout(30):
             while engine.stats.num_preemptions == 0:  # noqa: ASYNC110
@@ -156,9 +161,13 @@ async def test_lanes_that_must_yield_their_pages_draw_the_same_tokens(model: Pat
             for lane in pair:
                 lane.release()
         for tokens, history in zip(drawn, histories, strict=True):
-            assert tokens[:6] == await expected(runtime, history, 1.5, 6)
+            if not is_held:
+                assert tokens[:6] == await expected(runtime, history, 1.5, 6)
             again = [runtime.open_context(one) for one in history]
             assert await _drawn(again, options) == tokens
+            if is_held:
+                text = runtime.text.tokenizer.decode(tokens)
+                assert set(text) <= set("abcdefgh "), text
             for lane in again:
                 lane.release()
         await no_page_is_used(engine)
@@ -221,7 +230,7 @@ def _release_of(context: LiveContext) -> Any:
 
 REFUSED: dict[str, tuple[dict[str, Any], list[list[int]], str]] = {
     "an empty context": ({}, [[1], []], "empty"),
-    "penalties": ({"frequency_penalty": 1.0}, [[1], [2]], "no penalties"),
+    "reports": ({"logprobs": 2}, [[1], [2]], "report no log-probabilities"),
     "no tokens": ({"max_tokens": 0}, [[1], [2]], "at least one"),
     "too many lanes": ({}, [[1]] * 9, "at most 8"),
     "what does not fit together": ({"max_tokens": 400}, [[1], [2]], "maximum context length"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,93 @@ return [tokens, plain.length - start, errors]
     assert all("nothing draws the token" in one for one in errors)
 
 
+async def test_lanes_that_draw_together_keep_to_a_constraint(stage: Stage) -> None:
+    regex, choice, schema, reasons, lengths = await value(
+        stage,
+        guided(
+            """
+before = [good.length, plain.length]
+texts, reasons, drawn = [], [], 0
+regex = await lm.constraint({"regex": "[a-c]{3}[xyz]"})
+choice = await lm.constraint({"choice": ["the river", "the road"]})
+for seed, constrain in enumerate([regex, choice, await lm.constraint({"json_schema": {"type": "boolean"}})]):
+    tokens = await pipe.run_ahead(fwd, 40, seed=seed, constrain=constrain)
+    drawn += len(tokens)
+    texts.append(await lm.decode(tokens))
+    reasons.append(pipe.finish_reason)
+return [*texts, reasons, [before[1] + drawn, plain.length]]
+"""
+        ),
+    )
+    assert re.fullmatch("[a-c]{3}[xyz]", regex)
+    assert choice in ("the river", "the road")
+    assert schema in ("true", "false")
+    assert reasons == ["stop"] * 3
+    assert lengths[0] == lengths[1]
+
+
+async def test_a_constrained_mixture_of_one_lane_alone_is_what_that_lane_draws(stage: Stage) -> None:
+    tokens, alone = await value(
+        stage,
+        guided(
+            """
+alone = await lm.context(request.messages)
+letters = await lm.constraint({"regex": "([a-z] )+[a-z]"})
+tokens = await pipe.run_ahead(fwd, 10, constrain=letters, presence_penalty=1.5, min_tokens=4, logit_bias={30: 5.0},
+                              repetition_penalty=1.3, seed=5)
+answer = await alone.generate(max_tokens=10, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, constrain=letters,
+                              presence_penalty=1.5, min_tokens=4, logit_bias={30: 5.0}, repetition_penalty=1.3, seed=5)
+return [tokens, answer.tokens]
+""",
+            scale=1.0,
+        ),
+    )
+    assert tokens == alone
+    assert len(tokens) >= 4
+
+
+async def test_a_program_that_returns_what_must_not_come_fails_and_no_lane_has_it(stage: Stage) -> None:
+    error, change = await value(
+        stage,
+        guided(
+            """
+before = [good.length, plain.length]
+await fwd.epilogue(await lm.program("def sample(lanes, step):\\n    return 7 + 0 * step\\n"))
+try:
+    await pipe.run_ahead(fwd, 5, logit_bias={7: -100.0}, constrain={"regex": "[0-9]+"})
+except ValueError as failed:
+    error = str(failed)
+return [error, plain.length - before[1]]
+"""
+        ),
+    )
+    assert "a token that may not come here" in error
+    assert change == 0
+
+
+async def test_it_ends_where_a_stop_text_begins_and_all_histories_with_it(stage: Stage) -> None:
+    tokens, lengths, reason, text = await stage.value(
+        """
+        ctx = [await lm.context("a b"), await lm.context("c")]
+        before = [one.length for one in ctx]
+        words = await lm.tokenize("one two three")
+        fwd = lm.forward()
+        await fwd.embed_next(ctx)
+        source = "def sample(lanes, step):\\n    return " + "".join(
+            f"where(step == {at}, {token}, " for at, token in enumerate(words)) + "9" + ")" * len(words) + "\\n"
+        await fwd.epilogue(await lm.program(source))
+        pipe = lm.pipeline()
+        tokens = await pipe.run_ahead(fwd, 60, stop=["two"], emit=True)
+        return [len(tokens), [one.length - start for one, start in zip(ctx, before)], pipe.finish_reason,
+                await lm.decode(tokens)]
+        """
+    )
+    assert reason == "stop"
+    assert lengths == [tokens, tokens]
+    assert "three" not in text
+    assert "".join(getattr(event, "text", "") for event in stage.events) == "one "
+
+
 LOOKS = """
 async def look(token, fold="none", read=(0,)):
     fwd = lm.forward()
@@ -567,6 +655,17 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "no budget": ("await lm.pipeline().run_ahead(lm.forward(), 0)", "budget must be"),
     "a stop string": ("await lm.pipeline().run_ahead(lm.forward(), 5, stop='x')", "stop must be"),
+    "an empty stop string": ("await lm.pipeline().run_ahead(lm.forward(), 5, stop=[''])", "stop must be"),
+    "no constraint": (
+        "await lm.pipeline().run_ahead(lm.forward(), 5, constrain={'rhyme': 1})",
+        "constraint_invalid: there is no constraint",
+    ),
+    "a constraint that cannot be": (
+        "fwd = lm.forward()\nawait fwd.embed_next([ctx, await lm.context('a')])\n"
+        "await fwd.epilogue(await lm.program('def sample(lanes):\\n    return argmax(lanes[1].logits)\\n'))\n"
+        "await lm.pipeline().run_ahead(fwd, 5, constrain={'regex': '['})",
+        "constraint_invalid",
+    ),
     "an empty context": (
         "fwd = lm.forward()\nawait fwd.embed_next([ctx, await lm.context()])\n"
         "await fwd.epilogue(await lm.program('def sample(lanes):\\n    return argmax(lanes[1].logits)\\n'))\n"
