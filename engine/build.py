@@ -189,7 +189,12 @@ def _load_cuda(checkpoint: Checkpoint, config: EngineConfig, placement: Placemen
     device, dtype = placement.device, placement.dtype
     adapters = load_adapters(config.adapters, checkpoint, dtype=dtype, device=device)
     decoder = load_cuda(
-        checkpoint, device=device, dtype=dtype, attention=config.attention, quantized=placement.quantized
+        checkpoint,
+        device=device,
+        dtype=dtype,
+        attention=config.attention,
+        quantized=placement.quantized,
+        quantized_kv=placement.quantized_kv,
     )
     name = decoder.backend.name
     if not adapters:
@@ -197,7 +202,8 @@ def _load_cuda(checkpoint: Checkpoint, config: EngineConfig, placement: Placemen
     log.info("lanes with an adapter are computed by torch: the CUDA step has none")
     weights = decoder.model.weights
     shared = dataclasses.replace(weights, layers=list(weights.layers))
-    adapted = Decoder(checkpoint.config, shared, select_backend(config.attention, device), adapters)
+    backend = select_backend(config.attention, device, quantized_kv=placement.quantized_kv)
+    adapted = Decoder(checkpoint.config, shared, backend, adapters)
     return _Loaded(SplitModel(decoder, adapted), "cuda", name, adapters, decoder.model)
 
 
@@ -215,6 +221,8 @@ def _runner(placement: Placement, info: EngineInfo, loaded: _Loaded) -> ModelRun
         head_dim=model.config.head_dim,
         dtype=placement.kv_dtype,
         device=placement.device,
+        # The CUDA step's queries have the dtype of its weights, and codes become what queries are.
+        read_dtype=placement.dtype if placement.quantized_kv and placement.step.is_cuda else None,
     )
     if placement.quantized_kv:
         calibrate(model, storage, info.max_model_len)

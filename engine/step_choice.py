@@ -8,12 +8,11 @@ from typing import Literal
 import torch
 
 from engine.config import EngineConfig
-from engine.cuda.status import cuda_refusal, cuda_status
+from engine.cuda.status import CudaStatus, cuda_refusal, cuda_status
 from engine.errors import ModelLoadError
 from engine.models.config import ModelConfig
 from engine.native.library import native_status
 from engine.native.shape import shape_refusal
-from engine.quantization.formats import FORMATS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,12 +75,12 @@ def choose_step(config: EngineConfig, device: torch.device, model: ModelConfig |
 
 
 def _choose_cuda(config: EngineConfig, device: torch.device, model: ModelConfig | None) -> StepChoice:
-    obstacle = _cuda_obstacle(config)
+    status = cuda_status(device)
+    obstacle = _cuda_obstacle(config, status)
     if obstacle is not None:
         if config.step == "cuda":
             raise ModelLoadError(f"the CUDA step was asked for, but {obstacle}")
         return StepChoice(step="torch", reason=f"the CUDA step does not suit: {obstacle}")
-    status = cuda_status(device)
     refusal = status.reason if not status.available else None
     if refusal is None and model is not None:
         refusal = cuda_refusal(model)
@@ -93,10 +92,10 @@ def _choose_cuda(config: EngineConfig, device: torch.device, model: ModelConfig 
     return StepChoice(step="torch", reason=f"CUDA step not available ({refusal})", is_fallback=True)
 
 
-def _cuda_obstacle(config: EngineConfig) -> str | None:
-    """The setting that only torch can follow on a GPU."""
-    if config.kv.dtype in FORMATS:
-        return f"its K and V are bfloat16 or float32, and {config.kv.dtype} was asked for"
+def _cuda_obstacle(config: EngineConfig, status: CudaStatus) -> str | None:
+    """The setting that only torch can follow on this GPU."""
+    if config.kv.dtype == "fp8" and status.available and not status.has_fp8:
+        return f"K and V in fp8 need compute capability 8.9, and this is {status.reason}"
     return None
 
 

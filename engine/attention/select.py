@@ -55,7 +55,7 @@ BACKENDS: dict[str, BackendRow] = {
     "cpu": BackendRow(make=CpuBackend, devices=("cpu",)),
     "flashinfer": BackendRow(make=FlashInferBackend, devices=("cuda",)),
     "sdpa": BackendRow(make=SdpaBackend, reads_quantized=True),
-    "triton": BackendRow(make=_make_triton, devices=("cuda",), refusal=_triton_refusal),
+    "triton": BackendRow(make=_make_triton, devices=("cuda",), reads_quantized=True, refusal=_triton_refusal),
     "xformers": BackendRow(make=XFormersBackend, devices=("cuda",)),
 }
 """Every backend by its name."""
@@ -99,10 +99,10 @@ def choose_backend(name: str, device: torch.device | str, *, quantized_kv: bool 
         refusal = BACKENDS[preferred].refusal(device)
         if refusal is not None:
             preferred, reason = _FALLBACK[0], f"{_FALLBACK[1]}; not {preferred}, since {refusal}"
-        if quantized_kv and not BACKENDS[preferred].reads_quantized:
+        if quantized_kv and not (BACKENDS[preferred].reads_quantized and cuda_status(device).has_fp8):
             preferred, reason = _QUANTIZED_FALLBACK
         make = BACKENDS[preferred].make
-        if preferred == "triton" and find_spec("flashinfer") is not None:
+        if preferred == "triton" and not quantized_kv and find_spec("flashinfer") is not None:
             make, reason = _make_mixed, f"{reason}; flashinfer's for long prompts"
         return BackendChoice(backend=make(), reason=f"best for {kind}: {reason}")
     row = BACKENDS.get(name)

@@ -18,6 +18,7 @@ import torch
 from engine.attention.backend import LaneLayout
 from engine.attention.pieces_of_work import Cut, CutLanes, cut_pieces
 from engine.attention.tables import Counts
+from engine.cuda.kernels.codes import KVCodes
 from engine.cuda.kernels.paged_attention import MOST_PARTS, Pieces, TileConfig, paged_attention
 from engine.cuda.kernels.shared_memory import fitting_tiles, shared_bytes
 from engine.kv.storage import KVStorage
@@ -45,6 +46,9 @@ _TILES = (
     *_FEW_TILES,
 )
 """Tiles of lanes of many tokens, the fastest first; the first that fits is taken."""
+
+_CODE_TILES = (TileConfig(rows=128, block=64, num_warps=8), *_FEW_TILES)
+"""The same where K and V are codes, which take registers on their way."""
 
 _EXACT_TILES = (TileConfig(rows=64, block=32, num_stages=1), TileConfig(rows=32, block=32, num_stages=1))
 """Tiles of float32, which no tensor core takes."""
@@ -100,7 +104,7 @@ class TritonBackend:
                 slots=slots,
             )
             shape = (num_lanes * rows, num_heads, storage.head_dim)
-            query = torch.zeros(shape, dtype=storage.dtype, device=storage.device)
+            query = torch.zeros(shape, dtype=storage.read_dtype, device=storage.device)
             plan = self.plan(layout, storage)
             self.run(0, query, storage, plan, scale=1.0, sliding_window=sliding_window)
 
@@ -135,6 +139,7 @@ class TritonBackend:
                 sliding_window,
                 output,
                 config=launch.config,
+                codes=KVCodes.of(storage, layer),
             )
         return output
 
@@ -189,7 +194,7 @@ def tile_config(size: int, num_lanes: int, share: int, storage: KVStorage, proce
         storage: K and V, for its shape and dtype.
         processors: Of the device.
     """
-    row_bytes = max(16, _power(storage.head_dim)) * storage.dtype.itemsize
+    row_bytes = max(16, _power(storage.head_dim)) * storage.read_dtype.itemsize  # codes are multiplied as such
     if size == 1:
         pairs = storage.num_kv_heads % 2 == 0 and share <= 8
         heads = 2 if pairs and num_lanes * storage.num_kv_heads >= 2 * _PROGRAMS_PER_PROCESSOR * processors else 1
@@ -197,7 +202,8 @@ def tile_config(size: int, num_lanes: int, share: int, storage: KVStorage, proce
         rows = max(16, _power(heads * share))
         return TileConfig(rows=rows, block=columns // heads, heads=heads, num_stages=num_stages)
     least_rows = _power(share)
-    tiles = _EXACT_TILES if storage.dtype.itemsize > 2 else _FEW_TILES if size == 2 else _TILES
+    many = _TILES if storage.format is None else _CODE_TILES
+    tiles = _EXACT_TILES if storage.read_dtype.itemsize > 2 else _FEW_TILES if size == 2 else many
     space = shared_bytes(storage.device)
     fits = [tile for tile in tiles if _tile_bytes(tile, row_bytes) <= space and tile.rows >= least_rows]
     return fits[0] if fits else TileConfig(rows=max(16, least_rows), block=16, num_stages=1)

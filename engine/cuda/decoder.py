@@ -11,6 +11,7 @@ import torch
 
 from engine.attention.backend import AttentionBackend
 from engine.attention.select import select_backend
+from engine.cuda.kernels.codes import KVCodes
 from engine.cuda.kernels.rows import add_norm, embed_norm, gate, rotate_store
 from engine.cuda.model import CudaModel
 from engine.cuda.products import exact_product, product
@@ -73,6 +74,7 @@ class CudaDecoder:
             config.norm_eps,
             storage.slots(index),
             query,
+            KVCodes.of(storage, index),
         )
         attended = self.backend.run(
             index, query, storage, plan, scale=config.head_dim**-0.5, sliding_window=config.sliding_window
@@ -90,12 +92,21 @@ def load_cuda(
     dtype: torch.dtype,
     attention: str = "auto",
     quantized: NumberFormat | None = None,
+    quantized_kv: bool = False,
 ) -> CudaDecoder:
     """Loads a checkpoint's weights into a decoder for a GPU, its matrices as `quantized` or in `dtype`.
+
+    Args:
+        checkpoint: What to load.
+        device: Where to.
+        dtype: Of what is not quantized.
+        attention: Backend.
+        quantized: Format of matrices; None leaves them as they are.
+        quantized_kv: The backend must read K and V that are kept as codes.
 
     Raises:
         ModelLoadError: A tensor is missing, unexpected, of a wrong shape or damaged, or the backend does not run there.
     """
-    backend = select_backend(attention, device)
+    backend = select_backend(attention, device, quantized_kv=quantized_kv)
     weights = load_weights(checkpoint, dtype, device, quantized)
     return CudaDecoder(CudaModel.of(checkpoint.config, weights), backend)

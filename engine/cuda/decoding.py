@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from engine.cuda.buffers import DecodeBuffers
+from engine.cuda.kernels.codes import KVCodes
 from engine.cuda.kernels.decode_attention import decode_attention
 from engine.cuda.kernels.embed import embed
 from engine.cuda.kernels.gemv import gated_matvec, head_matvec, norm_matvec, residual_matvec
@@ -234,4 +235,5 @@ class Decoding:
             num_lanes=plan.width,
             config=plan.attention,
             pdl=self._pdl and plan.form != "wide",
+            codes=KVCodes.of(self._storage, index),
         )

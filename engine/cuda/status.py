@@ -17,6 +17,9 @@ LEAST_CAPABILITY = (8, 0)
 
 HOPPER = (9, 0)
 
+ADA = (8, 9)
+"""The first with conversions to and from float8."""
+
 LEAST_TRITON = (3, 6)
 
 
@@ -28,11 +31,13 @@ class CudaStatus:
         available: Whether the step runs on that device.
         reason: Half a sentence for people: why not, or on what.
         has_pdl: Kernels may start before those in front of them have ended.
+        has_fp8: Kernels may read and write float8.
     """
 
     available: bool
     reason: str
     has_pdl: bool = False
+    has_fp8: bool = True
 
 
 @functools.cache
@@ -49,7 +54,9 @@ def cuda_status(device: torch.device) -> CudaStatus:
         return CudaStatus(
             False, f"{name} has compute capability {_dotted(capability)}; {_dotted(LEAST_CAPABILITY)} is needed"
         )
-    return CudaStatus(True, f"{name}, compute capability {_dotted(capability)}", capability >= HOPPER)
+    return CudaStatus(
+        True, f"{name}, compute capability {_dotted(capability)}", capability >= HOPPER, capability >= ADA
+    )
 
 
 def cuda_refusal(config: ModelConfig) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine import step_choice
-from engine.config import EngineConfig, KVConfig, WeightFormat
+from engine.config import EngineConfig, KVConfig, KVFormat, WeightFormat
 from engine.cuda.status import CudaStatus
 from engine.errors import ModelLoadError
 from engine.models.shapes import SHAPES
@@ -120,13 +120,20 @@ def test_a_gpu_keeps_its_step_with_quantized_weights(
     assert choose_step(config(weights=weights), torch.device("cuda:0")).step == "cuda"
 
 
-def test_quantized_keys_and_values_are_torchs_on_a_gpu(status: list[NativeStatus]) -> None:
-    device, kv = torch.device("cuda:0"), KVConfig(dtype="int8")
-    assert choose_step(config(kv=kv), device).step == "torch"
-    with pytest.raises(ModelLoadError, match="its K and V are bfloat16 or float32, and int8 was asked for"):
-        choose_step(config(step="cuda", kv=kv), device)
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_a_gpu_keeps_its_step_with_quantized_keys_and_values_it_can_convert(
+    status: list[NativeStatus], name: KVFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, kv = torch.device("cuda:0"), KVConfig(dtype=name)
+    monkeypatch.setattr(step_choice, "cuda_status", lambda _device: CudaStatus(True, "a GPU"))
+    assert choose_step(config(kv=kv), device).step == "cuda"
     with pytest.raises(ModelLoadError, match="runs on a CPU, and the device is cuda:0"):
         choose_step(config(step="native", kv=kv), device)
+    monkeypatch.setattr(step_choice, "cuda_status", lambda _device: CudaStatus(True, "an A100", has_fp8=False))
+    assert choose_step(config(kv=kv), device).step == ("torch" if name == "fp8" else "cuda")
+    if name == "fp8":
+        with pytest.raises(ModelLoadError, match=r"K and V in fp8 need compute capability 8\.9, and this is an A100"):
+            choose_step(config(step="cuda", kv=kv), device)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from typing import Literal
 import pytest
 
 from engine.build import build_loop
-from engine.config import AdapterSource, EngineConfig, KVConfig, ParallelConfig, SchedulingConfig, WeightFormat
+from engine.config import (
+    AdapterSource,
+    EngineConfig,
+    KVConfig,
+    KVFormat,
+    ParallelConfig,
+    SchedulingConfig,
+    WeightFormat,
+)
 from engine.loop import EngineLoop
 from engine.native.library import native_status
 from engine.request import GenerateRequest, TokenEvent
@@ -49,6 +57,7 @@ def open_loop(
     device: str = "cpu",
     num_threads: int = 1,
     adapters: Sequence[AdapterSource] = (),
+    kv_dtype: KVFormat = "auto",
 ) -> Iterator[EngineLoop]:
     """An engine, on a CPU with one thread, closed afterwards with its books checked; `weights` is up to the step."""
     loop = build_loop(
@@ -60,7 +69,7 @@ def open_loop(
             attention=attention,
             seed=0,
             check_integrity=True,
-            kv=KVConfig(num_pages=num_pages, page_size=page_size, prefix_cache=prefix_cache),
+            kv=KVConfig(dtype=kv_dtype, num_pages=num_pages, page_size=page_size, prefix_cache=prefix_cache),
             scheduling=SchedulingConfig(max_num_seqs=max_num_seqs, max_batch_tokens=max_batch_tokens, overlap=overlap),
             parallel=ParallelConfig(num_threads=num_threads),
             adapters=tuple(adapters),

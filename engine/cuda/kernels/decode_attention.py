@@ -4,6 +4,7 @@ Letters: M lanes (padded), L of them launched, H query heads, G key/value heads,
 A program has one lane, some key/value heads and a part of the context ("split"). The query heads of its key/value heads
 are the rows of one tile; keys of several heads are the columns of another, and each row sees those of its own head.
 The last program of a lane to arrive merges what all have left (arXiv 2205.14135; "flash decoding").
+K and V may be codes with scales (`engine.quantization`); the newest token is then seen as it will be read later.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import triton
 import triton.language as tl
 
 from engine.cuda.kernels.attention_config import AttentionConfig
+from engine.cuda.kernels.codes import KVCodes, encode, scale_of
 from engine.cuda.kernels.pdl import launch_dependents, wait
 from engine.cuda.kernels.shared_memory import fitting_tiles
 from engine.cuda.kernels.softmax import LOWEST, arrive_last, attend, load_rows, merge_parts, store_part
@@ -24,9 +26,8 @@ _MERGED_AT_ONCE = 8192
 
 
 @triton.jit
-def _slot_offsets(table_ptr, tokens, visible, head, G: tl.constexpr, D: tl.constexpr, S: tl.constexpr):
+def _slot_offsets(page, tokens, head, G: tl.constexpr, D: tl.constexpr, S: tl.constexpr):
     """Where the rows of some tokens and of a head begin within K or V."""
-    page = tl.load(table_ptr + tokens // S, mask=visible, other=0).to(tl.int64)
     return (page * S + tokens % S) * (G * D) + head * D
 
 
@@ -60,6 +61,10 @@ def _decode_attention(
     sums_ptr,
     counters_ptr,
     out_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
+    mean_ptr,
+    spread_ptr,
     eps,
     scale,
     table_stride,
@@ -77,6 +82,9 @@ def _decode_attention(
     STAGES: tl.constexpr,
     MERGE_ROWS: tl.constexpr,
     MERGE_PARTS: tl.constexpr,
+    CODES: tl.constexpr,
+    MOST: tl.constexpr,
+    WHOLE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     split = tl.program_id(0)
@@ -122,7 +130,8 @@ def _decode_attention(
         tl.store(at, tl.zeros([ROWS, WIDTH], out_ptr.dtype.element_ty), mask=row_kept & (context <= 0) & (split == 0))
     else:
         is_last = split == active - 1
-        kind = keys_ptr.dtype.element_ty
+        stored_kind = keys_ptr.dtype.element_ty
+        kind = qkv_ptr.dtype.element_ty if CODES else stored_kind
         column = tl.arange(0, BLOCK * HEADS)
         column_token = column // HEADS
         column_head = group * HEADS + column % HEADS
@@ -134,11 +143,23 @@ def _decode_attention(
         for first in tl.range(begin, tl.maximum(end, begin + 1), BLOCK, num_stages=STAGES):
             tokens = first + column_token
             visible = tokens < end
-            offsets = _slot_offsets(table_ptr, tokens, visible, column_head, G, D, S)
+            page = tl.load(table_ptr + tokens // S, mask=visible, other=0).to(tl.int64)
+            offsets = _slot_offsets(page, tokens, column_head, G, D, S)
             tile_keys = load_rows(keys_ptr, offsets, visible, D, WIDTH)
             tile_values = load_rows(values_ptr, offsets, visible, D, WIDTH)
+            key_scales, value_scales = None, None
+            if CODES:
+                places = (page * G + column_head) * S + tokens % S
+                key_scales = tl.load(key_scales_ptr + places, mask=visible, other=0.0).to(tl.float32)
+                value_scales = tl.load(value_scales_ptr + places, mask=visible, other=0.0).to(tl.float32)
+                tile_keys = tile_keys.to(kind)
+                tile_values = tile_values.to(kind)
             if first == begin:
                 # Within the loop, because what its pipeline begins with then comes before the wait.
+                if CODES:
+                    channel = row_head[:, None] * D + dims[None, :]
+                    mean = tl.load(mean_ptr + channel, mask=(dims < D)[None, :], other=0.0)
+                    spread = tl.load(spread_ptr + channel, mask=(dims < D)[None, :], other=1.0)
                 wait(PDL)
                 launch_dependents(PDL)
                 lane_ptr = qkv_ptr + lane * ((H + 2 * G) * D)
@@ -150,19 +171,38 @@ def _decode_attention(
                 plain_key = tl.load(key_ptr + dims[None, :], mask=new_kept, other=0.0, cache_modifier=".cg")
                 other_key = tl.load(key_ptr + turned[None, :], mask=new_kept, other=0.0, cache_modifier=".cg")
                 value = tl.load(key_ptr + G * D + dims[None, :], mask=new_kept, other=0.0, cache_modifier=".cg")
-                query = _rotated(plain, other, q_weight, q_weight_turned, cos, sin, eps, D, HAS_NORM).to(kind)
-                key = _rotated(plain_key, other_key, k_weight, k_weight_turned, cos, sin, eps, D, HAS_NORM).to(kind)
-                value = value.to(kind)
+                if CODES:
+                    query = _rotated(plain, other, q_weight, q_weight_turned, cos, sin, eps, D, HAS_NORM) * spread
+                    key = _rotated(plain_key, other_key, k_weight, k_weight_turned, cos, sin, eps, D, HAS_NORM)
+                    key, value = (key - mean) / spread, value.to(tl.float32)
+                    key_scale, value_scale = scale_of(key, MOST), scale_of(value, MOST)
+                    query = query.to(kind)
+                    key = encode(key, key_scale, MOST, WHOLE).to(stored_kind)
+                    value = encode(value, value_scale, MOST, WHOLE).to(stored_kind)
+                else:
+                    query = _rotated(plain, other, q_weight, q_weight_turned, cos, sin, eps, D, HAS_NORM).to(kind)
+                    key = _rotated(plain_key, other_key, k_weight, k_weight_turned, cos, sin, eps, D, HAS_NORM).to(kind)
+                    value = value.to(kind)
                 slot = (own_page * S + own % S) * (G * D) + row_head[:, None].to(tl.int64) * D + dims[None, :]
                 stored = new_kept & (row % SHARE == 0)[:, None]
                 tl.store(keys_ptr + slot, key, mask=stored)
                 tl.store(values_ptr + slot, value, mask=stored)
                 score = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
+                if CODES:
+                    place = (own_page * G + row_head) * S + own % S
+                    kept_scale = row_there & is_last & (row % SHARE == 0)
+                    tl.store(key_scales_ptr + place, key_scale.to(key_scales_ptr.dtype.element_ty), mask=kept_scale)
+                    tl.store(value_scales_ptr + place, value_scale.to(key_scales_ptr.dtype.element_ty), mask=kept_scale)
+                    score = score * key_scale
                 peak = tl.where(is_last, score, LOWEST)
                 total = tl.where(is_last, total + 1.0, total)
                 mixed = value.to(tl.float32)
+                if CODES:
+                    mixed = mixed * value_scale[:, None]
             seen = visible[None, :] & own_head
-            peak, total, mixed = attend(query, tile_keys, tile_values, seen, scale, peak, total, mixed)
+            peak, total, mixed = attend(
+                query, tile_keys, tile_values, seen, scale, peak, total, mixed, key_scales, value_scales
+            )
 
         if SPLITS == 1:  # noqa: SIM114  # known when compiled: nothing of what follows is
             tl.store(at, (mixed / total[:, None]).to(out_ptr.dtype.element_ty), mask=row_kept)
@@ -203,6 +243,7 @@ def decode_attention(
     num_lanes: int,
     config: AttentionConfig,
     pdl: bool,
+    codes: KVCodes | None = None,
 ) -> None:
     """Stores the K and V of each lane's newest token and attends with its query.
 
@@ -211,7 +252,7 @@ def decode_attention(
         positions: [M] int32, rotary positions.
         context_lens: [M] int32, tokens seen, the own one included; 0 for padding, whose output is zero.
         tables: [M, columns] int32, page numbers; columns past the context are not read.
-        kv: [2, P, S, G, D], K and V of the layer; the newest tokens' are written.
+        kv: [2, P, S, G, D], K and V of the layer, or codes; the newest tokens' are written.
         cos, sin: [positions, D / 2] float32.
         q_norm, k_norm: [D], or None; both or neither.
         eps: Added to the mean square of a head.
@@ -224,6 +265,7 @@ def decode_attention(
         num_lanes: L.
         config: How it is cut; fewer and smaller tiles are taken where its own do not fit.
         pdl: Begin before the kernel in front has ended.
+        codes: What belongs to codes, the newest tokens' scales written too; None where K and V are kept as they are.
 
     Raises:
         ValueError: The configuration does not suit the shape.
@@ -235,7 +277,8 @@ def decode_attention(
     taken = config.heads * num_heads // num_kv_heads
     merge_rows, width = triton.next_power_of_2(taken), max(16, triton.next_power_of_2(head_dim))
     columns = max(16, config.block * config.heads)
-    columns, num_stages = fitting_tiles(columns, width * kv.element_size(), config.num_stages, kv.device)
+    kind = kv if codes is None else qkv  # what codes become before they are multiplied
+    columns, num_stages = fitting_tiles(columns, width * kind.element_size(), config.num_stages, kv.device)
     _decode_attention[(config.splits, num_kv_heads // config.heads, num_lanes)](
         qkv,
         positions,
@@ -251,6 +294,10 @@ def decode_attention(
         lse,
         counters,
         out,
+        None if codes is None else codes.scales[0],
+        None if codes is None else codes.scales[1],
+        None if codes is None else codes.mean,
+        None if codes is None else codes.spread,
         eps,
         scale * math.log2(math.e),
         tables.stride(0),
@@ -268,6 +315,9 @@ def decode_attention(
         STAGES=2 * num_stages + 1,  # a tile needs its pages first, so each tile in flight takes two
         MERGE_ROWS=merge_rows,
         MERGE_PARTS=max(1, min(config.splits, _MERGED_AT_ONCE // (merge_rows * width))),
+        CODES=codes is not None,
+        MOST=0.0 if codes is None else codes.most,
+        WHOLE=codes is not None and codes.whole,
         PDL=pdl,
         num_warps=config.num_warps,
         launch_pdl=pdl,

@@ -3,7 +3,8 @@
 Letters: T tokens of the step, H query heads, G key/value heads, D head_dim, P pages, S page_size, W pieces of work.
 A program has one piece of work and some key/value heads. The rows of its tile are the piece's tokens times the query
 heads that share those key/value heads, so that each key is read once for all of them (arXiv 2205.14135). A long context
-may be cut into several pieces; the last of them to be done merges them all.
+may be cut into several pieces; the last of them to be done merges them all. K and V may be codes with scales
+(`engine.quantization`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.cuda.kernels.codes import KVCodes
 from engine.cuda.kernels.softmax import LOWEST, arrive_last, fold, load_rows, merge_parts, score, store_part
 
 PIECE_FIELDS = 12
@@ -80,6 +82,9 @@ def _paged_attention(
     sums_ptr,
     counters_ptr,
     out_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
+    spread_ptr,
     scale,
     query_stride,
     H: tl.constexpr,
@@ -96,6 +101,7 @@ def _paged_attention(
     PARTS: tl.constexpr,
     MERGE_PARTS: tl.constexpr,
     FIELDS: tl.constexpr,
+    CODES: tl.constexpr,
 ):
     piece_ptr = fields_ptr + tl.program_id(0) * FIELDS
     group = tl.program_id(1)
@@ -117,6 +123,11 @@ def _paged_attention(
     seen_last = position + token  # position of the newest token that a row sees
     query_offsets = (first_row + token).to(tl.int64) * query_stride + (group * TAKEN + head) * D
     query = load_rows(query_ptr, query_offsets, there, D, WIDTH)
+    kind = query_ptr.dtype.element_ty
+    if CODES:
+        channel = ((group * TAKEN + head) // SHARE)[:, None] * D + tl.arange(0, WIDTH)[None, :]
+        spread = tl.load(spread_ptr + channel, mask=(tl.arange(0, WIDTH) < D)[None, :], other=1.0)
+        query = (query.to(tl.float32) * spread).to(kind)
     column = tl.arange(0, BLOCK * HEADS)
     column_token = column // HEADS
     column_offset = (group * HEADS + column % HEADS) * D
@@ -133,7 +144,15 @@ def _paged_attention(
         offsets = (page * S + known % S) * (G * D) + column_offset
         tile_keys = load_rows(keys_ptr, offsets, None, D, WIDTH)
         tile_values = load_rows(values_ptr, offsets, None, D, WIDTH)
-        scores = score(query, tile_keys)
+        value_scales = None
+        if CODES:
+            places = (page * G + group * HEADS + column % HEADS) * S + known % S
+            key_scales = tl.load(key_scales_ptr + places).to(tl.float32)
+            value_scales = tl.load(value_scales_ptr + places).to(tl.float32)
+            tile_values = tile_values.to(kind)
+            scores = score(query, tile_keys.to(kind)) * key_scales[None, :]
+        else:
+            scores = score(query, tile_keys)
         if MASKED:
             inside = there[:, None] & (tokens < end)[None, :]
             visible = tl.load(own_masks[:, None] + tokens[None, :], mask=inside, other=0) != 0
@@ -147,16 +166,16 @@ def _paged_attention(
         if HEADS > 1:
             own_head = (head // SHARE)[:, None] == (column % HEADS)[None, :]
             scores = tl.where(own_head, scores, float("-inf"))
-        peak, total, mixed = fold(scores, tile_values, scale, peak, total, mixed)
+        peak, total, mixed = fold(scores, tile_values, scale, peak, total, mixed, value_scales)
 
     dims = tl.arange(0, WIDTH)
     kept = there[:, None] & (dims < D)[None, :]
     out_at = out_ptr + ((first_row + token).to(tl.int64) * H + group * TAKEN + head)[:, None] * D + dims[None, :]
-    kind = out_ptr.dtype.element_ty
+    out_kind = out_ptr.dtype.element_ty
     num_parts = tl.load(piece_ptr + 7)
     if num_parts == 1:
         divisor = tl.where(total > 0.0, total, 1.0)  # of a row that sees nothing: its output is zero
-        tl.store(out_at, (mixed / divisor[:, None]).to(kind), mask=kept)
+        tl.store(out_at, (mixed / divisor[:, None]).to(out_kind), mask=kept)
     else:
         GROUPS: tl.constexpr = G // HEADS
         first_part = (tl.load(piece_ptr + 8) * GROUPS + group).to(tl.int64) * ROWS
@@ -167,7 +186,7 @@ def _paged_attention(
         counter_ptr = counters_ptr + tl.load(piece_ptr + 9) * GROUPS + group
         if arrive_last(counter_ptr, num_parts):
             merged = merge_parts(parts, sums, num_parts, row, there, GROUPS * ROWS, D, WIDTH, PARTS, MERGE_PARTS)
-            tl.store(out_at, merged.to(kind), mask=kept)
+            tl.store(out_at, merged.to(out_kind), mask=kept)
             tl.store(counter_ptr, 0)
 
 
@@ -181,18 +200,20 @@ def paged_attention(
     out: torch.Tensor,
     *,
     config: TileConfig,
+    codes: KVCodes | None = None,
 ) -> None:
     """Attends to pages that hold K and V of all tokens.
 
     Args:
         query: [T, H, D], rotated; each token's heads lie together.
-        kv: [2, P, S, G, D], K and V of the layer.
+        kv: [2, P, S, G, D], K and V of the layer, or codes.
         pieces: What is computed; no piece has more tokens than fit into `config.rows`.
         counters: At least num_results * G int32, zero, and zero again afterwards.
         scale: Factor on the scores, positive.
         window: Positions a token sees back, itself included, or None; not for masked pieces.
         out: [T, H, D], written where a piece says so.
         config: How it is cut.
+        codes: What belongs to codes; None where K and V are kept as they are.
     """
     _, _, page_size, num_kv_heads, head_dim = kv.shape
     num_heads, groups = query.shape[1], num_kv_heads // config.heads
@@ -210,6 +231,9 @@ def paged_attention(
         parts[num_rows * head_dim :],
         counters,
         out,
+        None if codes is None else codes.scales[0],
+        None if codes is None else codes.scales[1],
+        None if codes is None else codes.spread,
         scale * math.log2(math.e),
         query.stride(0),
         H=num_heads,
@@ -226,5 +250,6 @@ def paged_attention(
         PARTS=MOST_PARTS,
         MERGE_PARTS=max(1, min(MOST_PARTS, _MERGED_AT_ONCE // (config.rows * width))),
         FIELDS=PIECE_FIELDS,
+        CODES=codes is not None,
         num_warps=config.num_warps,
     )

@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.cuda.kernels.codes import KVCodes, encode, scale_of
+
 
 @triton.jit
 def _scale_and_store(values, norm_ptr, normed_ptr, row, columns, keep, eps, E: tl.constexpr):
@@ -75,14 +77,22 @@ def _rotate_store(
     query_ptr,
     key_ptr,
     value_ptr,
+    key_scales_ptr,
+    value_scales_ptr,
+    mean_ptr,
+    spread_ptr,
     eps,
     H: tl.constexpr,
     G: tl.constexpr,
     D: tl.constexpr,
+    S: tl.constexpr,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
     VALUES: tl.constexpr,
     HAS_NORM: tl.constexpr,
+    CODES: tl.constexpr,
+    MOST: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     heads = tl.arange(0, HEADS)[:, None]
@@ -111,11 +121,43 @@ def _rotate_store(
     is_key = keep & (heads >= H)
     stored = key_ptr.dtype.element_ty
     key = key_ptr + slot * (G * D) + (heads - H) * D + half
+    if CODES:
+        channel = (heads - H) * D + half
+        mean = tl.load(mean_ptr + channel, mask=is_key, other=0.0)
+        second_mean = tl.load(mean_ptr + channel + D // 2, mask=is_key, other=0.0)
+        spread = tl.load(spread_ptr + channel, mask=is_key, other=1.0)
+        second_spread = tl.load(spread_ptr + channel + D // 2, mask=is_key, other=1.0)
+        rotated_first = (rotated_first - mean) / spread
+        rotated_second = (rotated_second - second_mean) / second_spread
+        scale = scale_of(tl.maximum(tl.abs(rotated_first), tl.abs(rotated_second)), MOST)
+        rotated_first = encode(rotated_first, scale, MOST, WHOLE)
+        rotated_second = encode(rotated_second, scale, MOST, WHOLE)
+        _store_scales(key_scales_ptr, scale, slot, tl.arange(0, HEADS) - H, G, S)
     tl.store(key, rotated_first.to(stored), mask=is_key)
     tl.store(key + D // 2, rotated_second.to(stored), mask=is_key)
-    columns = tl.arange(0, VALUES)
-    values = tl.load(qkv_ptr + row * ((H + 2 * G) * D) + (H + G) * D + columns, mask=columns < G * D, other=0.0)
-    tl.store(value_ptr + slot * (G * D) + columns, values.to(stored), mask=columns < G * D)
+    value_row = qkv_ptr + row * ((H + 2 * G) * D) + (H + G) * D
+    if CODES:
+        value_head = tl.arange(0, HEADS)
+        is_value = (value_head < G)[:, None] & (half < D // 2)
+        channel = value_head[:, None] * D + half
+        first = tl.load(value_row + channel, mask=is_value, other=0.0).to(tl.float32)
+        second = tl.load(value_row + channel + D // 2, mask=is_value, other=0.0).to(tl.float32)
+        scale = scale_of(tl.maximum(tl.abs(first), tl.abs(second)), MOST)
+        _store_scales(value_scales_ptr, scale, slot, value_head, G, S)
+        value = value_ptr + slot * (G * D) + channel
+        tl.store(value, encode(first, scale, MOST, WHOLE).to(stored), mask=is_value)
+        tl.store(value + D // 2, encode(second, scale, MOST, WHOLE).to(stored), mask=is_value)
+    else:
+        columns = tl.arange(0, VALUES)
+        values = tl.load(value_row + columns, mask=columns < G * D, other=0.0)
+        tl.store(value_ptr + slot * (G * D) + columns, values.to(stored), mask=columns < G * D)
+
+
+@triton.jit
+def _store_scales(scales_ptr, scale, slot, heads, G: tl.constexpr, S: tl.constexpr):
+    """Stores scales of some heads, those from 0 to G, of a slot's K or V."""
+    at = scales_ptr + (slot // S * G + heads) * S + slot % S
+    tl.store(at, scale.to(scales_ptr.dtype.element_ty), mask=(heads >= 0) & (heads < G))
 
 
 @triton.jit
@@ -216,6 +258,7 @@ def rotate_store(
     eps: float,
     pages: torch.Tensor,
     query: torch.Tensor,
+    codes: KVCodes | None = None,
 ) -> torch.Tensor:
     """Norms the heads of q and k if the model does, rotates them, and stores K and V.
 
@@ -226,8 +269,9 @@ def rotate_store(
         cos, sin: [positions, D / 2] float32.
         norms: [H + G, D] float32, or None.
         eps: Added to the mean square of a head.
-        pages: [2, N, G, D], K and V of the layer.
+        pages: [2, N, G, D], K and V of the layer, or codes.
         query: [T, H, D], written.
+        codes: What belongs to codes, their scales written too; None where K and V are kept as they are.
 
     Returns:
         `query`.
@@ -245,14 +289,22 @@ def rotate_store(
         query,
         pages[0],
         pages[1],
+        None if codes is None else codes.scales[0],
+        None if codes is None else codes.scales[1],
+        None if codes is None else codes.mean,
+        None if codes is None else codes.spread,
         eps,
         H=num_heads,
         G=num_kv_heads,
         D=head_dim,
+        S=1 if codes is None else codes.scales.shape[3],
         HEADS=heads,
         HALF=half,
         VALUES=triton.next_power_of_2(num_kv_heads * head_dim),
         HAS_NORM=norms is not None,
+        CODES=codes is not None,
+        MOST=0.0 if codes is None else codes.most,
+        WHOLE=codes is not None and codes.whole,
         num_warps=_warps(heads * half),
     )
     return query

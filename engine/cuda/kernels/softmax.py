@@ -48,7 +48,7 @@ def score(query, keys):
 
 
 @triton.jit
-def fold(scores, values, scale, peak, total, mixed):
+def fold(scores, values, scale, peak, total, mixed, value_scales=None):
     """Folds one tile into the rows' state.
 
     Args:
@@ -56,20 +56,26 @@ def fold(scores, values, scale, peak, total, mixed):
         values: [C, D].
         scale: Factor on the scores, times log2(e); positive.
         peak, total, mixed: [N], [N] and [N, D] float32.
+        value_scales: [C] float32, factors on the values; None where they have none.
     """
     highest = tl.maximum(peak, tl.max(scores, 1) * scale)
     weights = tl.exp2(scores * scale - highest[:, None])
     shrink = tl.exp2(peak - highest)
     total = total * shrink + tl.sum(weights, 1)
+    if value_scales is not None:
+        weights = weights * value_scales[None, :]
     mixed = product(weights.to(values.dtype), values, mixed * shrink[:, None])
     return highest, total, mixed
 
 
 @triton.jit
-def attend(query, keys, values, visible, scale, peak, total, mixed):
+def attend(query, keys, values, visible, scale, peak, total, mixed, key_scales=None, value_scales=None):
     """Folds one tile of keys, of which each row sees those `visible` [N, C] or [1, C], into the rows' state."""
-    scores = tl.where(visible, score(query, keys), float("-inf"))
-    return fold(scores, values, scale, peak, total, mixed)
+    scores = score(query, keys)
+    if key_scales is not None:
+        scores = scores * key_scales[None, :]
+    scores = tl.where(visible, scores, float("-inf"))
+    return fold(scores, values, scale, peak, total, mixed, value_scales)
 
 
 @triton.jit

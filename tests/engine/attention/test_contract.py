@@ -16,6 +16,7 @@ from engine.attention.preparing import PreparedBackend
 from engine.attention.select import BACKENDS, select_backend
 from engine.errors import ModelLoadError
 from engine.kv.storage import KVStorage
+from engine.quantization.formats import FORMATS
 
 DEVICE = torch.device(os.environ.get("WYE_TEST_DEVICE", "cpu"))
 """Where steps lie; on a GPU all backends made for one are tested too."""
@@ -56,9 +57,13 @@ def make_step(
         head_dim=head_dim,
         dtype=dtype,
         device=DEVICE,
+        read_dtype=torch.float32 if dtype.itemsize == 1 else None,
     )
-    for pages_of_layer in storage.layers:
-        pages_of_layer.fill_(float("nan"))
+    for garbage in storage.scales or storage.layers:
+        garbage.fill_(float("nan"))
+    if storage.smoothing is not None:
+        storage.smoothing.mean.normal_(0, 2, generator=random)
+        storage.smoothing.scale.uniform_(0.3, 3, generator=random)
     order = torch.randperm(num_pages, generator=random).tolist() if fragmented else list(range(num_pages))
     starts, tables, slots, masks = [0], [], [], list[torch.Tensor | None]()
     for index, ((rows, context), pages) in enumerate(zip(lanes, needed, strict=True)):
@@ -67,7 +72,11 @@ def make_step(
         own = [table[p // page_size] * page_size + p % page_size for p in range(context)]
         for layer in range(layers):
             values = torch.randn((2, context, num_kv_heads, head_dim), generator=random)
-            storage.slots(layer)[:, own] = values.to(dtype).to(DEVICE)
+            if storage.format is None:
+                storage.slots(layer)[:, own] = values.to(dtype).to(DEVICE)
+            else:
+                key, value = values.to(DEVICE)
+                storage.write(layer, key, value, torch.tensor(own, device=DEVICE))
         starts.append(starts[-1] + rows)
         tables.append(table)
         slots += own[context - rows :]
@@ -84,7 +93,7 @@ def make_step(
         slots=torch.tensor(slots, dtype=torch.int64, device=DEVICE),
         masks=masks if masked else (),
     )
-    query = torch.randn((starts[-1], num_kv_heads * group, head_dim), generator=random).to(dtype)
+    query = torch.randn((starts[-1], num_kv_heads * group, head_dim), generator=random).to(storage.read_dtype)
     query = query.to(DEVICE)
     return Step(storage, layout, query)
 
@@ -96,7 +105,7 @@ def dense(step: Step, layer: int, scale: float, window: int | None) -> torch.Ten
     for lane, context in enumerate(layout.context_lens):
         rows = step.query[layout.query_starts[lane] : layout.query_starts[lane + 1]].double().cpu()
         own = [layout.block_tables[lane][p // size] * size + p % size for p in range(context)]
-        keys, values = step.storage.slots(layer)[:, own].double().cpu()
+        keys, values = step.storage.gather(layer, torch.tensor(own, device=DEVICE)).double().cpu()
         group = rows.shape[1] // keys.shape[1]
         keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
         scores = torch.einsum("nhd,chd->hnc", rows, keys) * scale
@@ -142,6 +151,7 @@ def check(name: str, step: Step, window: int | None = None, tolerance: float = 2
 SLOW = frozenset({"triton"} if INTERPRETED else ())
 """Backends of which one step takes about as long as all steps of another."""
 
+reads_quantized = pytest.mark.parametrize("name", sorted(name for name in BACKENDS if BACKENDS[name].reads_quantized))
 every_backend = pytest.mark.parametrize("name", sorted(BACKENDS))
 fast_backend = pytest.mark.parametrize("name", sorted(set(BACKENDS) - SLOW))
 slow_backend = pytest.mark.parametrize("name", sorted(SLOW))
@@ -191,6 +201,21 @@ def test_decode_lanes_enough_to_pair_heads(name: str) -> None:
 def test_bfloat16_stays_near_the_exact_result(name: str) -> None:
     lanes = [(1, 100), (20, 400), (1, 700), (64, 64)]
     check(name, make_step(lanes=lanes, dtype=torch.bfloat16, head_dim=64, layers=1), tolerance=0.02)
+
+
+@reads_quantized
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("window", [None, 30])
+def test_keys_and_values_of_one_byte_are_what_they_stand_for(name: str, kind: str, window: int | None) -> None:
+    lanes = [(1, 1), (6, 90), (1, 50), (40, 60), (9, 200)]
+    check(name, make_step(lanes=lanes, dtype=FORMATS[kind].dtype, masked=frozenset({1}), layers=1), window, 1e-4)
+
+
+@reads_quantized
+@pytest.mark.parametrize("kind", FORMATS)
+def test_heads_paired_in_a_program_have_their_own_scales(name: str, kind: str) -> None:
+    lanes = [(1, 1 + (index * 37) % 90) for index in range(16)]
+    check(name, make_step(lanes=lanes, dtype=FORMATS[kind].dtype, page_size=8, layers=1), tolerance=1e-4)
 
 
 @every_backend

@@ -22,6 +22,8 @@ def test_where_triton_runs_auto_takes_it_and_elsewhere_says_why_not(monkeypatch:
 
     answer(CudaStatus(True, "H200, compute capability 9.0"))
     assert choose_backend("auto", "cuda").backend.name == "triton"
+    assert choose_backend("auto", "cuda", quantized_kv=True).backend.name == "triton"
+    answer(CudaStatus(True, "A100, compute capability 8.0", has_fp8=False))
     assert choose_backend("auto", "cuda", quantized_kv=True).backend.name == "sdpa"
     answer(CudaStatus(False, "V100 has compute capability 7.0; 8.0 is needed"))
     choice = choose_backend("auto", "cuda")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.config import KVFormat
 from engine.cuda.status import CudaStatus
 from engine.request import GenerateRequest
 from engine.step_choice import StepChoice
@@ -23,9 +24,10 @@ def requests() -> list[GenerateRequest]:
 
 
 @pytest.mark.usefixtures("coarse_cuts")
-def test_tokens_are_those_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kv", ["auto", "int8"])
+def test_tokens_are_those_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv: KVFormat) -> None:
     model = write_tiny_model(tmp_path, "qwen3", num_hidden_layers=1, max_position_embeddings=64)
-    with open_loop(model, max_num_seqs=3) as loop:
+    with open_loop(model, max_num_seqs=3, kv_dtype=kv) as loop:
         expected = run(loop, requests())
     monkeypatch.setattr("engine.build.warm_up", lambda *_: None)  # its prompts would be interpreted for minutes
     monkeypatch.setattr(
@@ -33,7 +35,7 @@ def test_tokens_are_those_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.setattr("engine.cuda.status.cuda_status", lambda _: CudaStatus(True, "interpreted"))
 
-    with open_loop(model, max_num_seqs=3, step="cuda", attention="sdpa") as loop:
+    with open_loop(model, max_num_seqs=3, step="cuda", attention="sdpa", kv_dtype=kv) as loop:
         found = run(loop, requests())
 
     assert found == expected

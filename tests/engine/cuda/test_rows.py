@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from engine.cuda.kernels import rows
+from engine.cuda.kernels.codes import KVCodes
+from engine.kv.storage import KVStorage
 from engine.layers.rope import inverse_frequencies
 from engine.ops.reference import gated_silu, head_norm, rms_norm, rotate
+from engine.quantization.formats import FORMATS
 
 EPS = 1e-6
 
@@ -86,6 +89,51 @@ def test_heads_are_rotated_and_stored(
     untouched = torch.ones(num_slots, dtype=torch.bool, device=device)
     untouched[slots] = False
     assert not pages[:, untouched].any()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(9, 3, 64), (4, 1, 80)])
+def test_keys_and_values_are_stored_as_codes_as_storage_does(
+    device: torch.device, num_heads: int, num_kv_heads: int, head_dim: int, name: str
+) -> None:
+    storages = []
+    for _ in range(2):
+        storage = KVStorage(
+            num_layers=1,
+            num_pages=5,
+            page_size=8,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            dtype=FORMATS[name].dtype,
+            device=device,
+            read_dtype=torch.float32,
+        )
+        assert storage.smoothing is not None
+        storage.smoothing.mean.fill_(0.4)
+        storage.smoothing.scale.copy_(torch.linspace(0.5, 2, head_dim).expand(1, num_kv_heads, -1))
+        storages.append(storage)
+    ours, theirs = storages
+    qkv = torch.randn(5, (num_heads + 2 * num_kv_heads) * head_dim, device=device)
+    qkv[3] = 0  # a token of which nothing is left
+    slots = torch.randperm(40, device=device)[:5]
+    angles = torch.zeros(12, head_dim // 2, device=device)
+    query = torch.empty(5, num_heads, head_dim, device=device)
+
+    rows.rotate_store(
+        *(qkv, torch.arange(5, device=device), slots, angles.cos(), angles.sin(), None, EPS),
+        *(ours.slots(0), query, KVCodes.of(ours, 0)),
+    )
+
+    heads = qkv.view(5, -1, head_dim)
+    assert torch.equal(query, heads[:, :num_heads])
+    theirs.write(0, heads[:, num_heads : num_heads + num_kv_heads], heads[:, num_heads + num_kv_heads :], slots)
+    assert torch.equal(ours.scales[0], theirs.scales[0])
+    found, wanted = (each.layers[0].view(torch.uint8).int() for each in (ours, theirs))
+    if name == "fp8" and device.type != "cuda":  # interpreted, a conversion to fp8 loses a carry now and then
+        assert (found == wanted).float().mean() > 0.9
+    else:
+        assert (found - wanted).abs().max() <= 1
+        assert (found != wanted).float().mean() < 0.01
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
