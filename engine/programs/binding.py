@@ -10,14 +10,19 @@ from typing import Any, TypeAlias
 from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.programs.graph import Graph
 from engine.programs.lowering import lower
-from engine.programs.syntax import PROPOSE, parse
+from engine.programs.purposes import MASK, PROPOSE, PURPOSES, SAMPLE
+from engine.programs.syntax import parse
 from engine.programs.types import VOCAB, Kind, Type
 
 GREATEST_FLOAT = (2 - 2**-23) * 2.0**127
 """Of float32."""
 
-Parameter: TypeAlias = "bool | int | float | array[float]"
-"""A number, or one float32 per token of the vocabulary; plain, so that checking a program needs no library."""
+MAX_LIST = 4096
+"""Numbers in one list that a mask rule is given."""
+
+Parameter: TypeAlias = "bool | int | float | array[float] | array[int]"
+"""A number, one float32 per token of the vocabulary, or a list of a mask rule's own; plain, so that checking a program
+needs no library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +31,14 @@ class BoundProgram:
 
     Attributes:
         digest: Of the source; programs with the same digest and parameter types are computed together.
+        function: What it is for, one of `engine.programs.purposes.PURPOSES`.
         types: Name and type of each parameter.
         graph: What is computed.
-        parameters: Their values: scalars, or [V] vectors.
+        parameters: Their values: scalars or vectors.
     """
 
     digest: str
+    function: str
     types: tuple[tuple[str, Type], ...]
     graph: Graph
     parameters: Mapping[str, Parameter]
@@ -43,7 +50,7 @@ def bind(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgra
     Args:
         source: The program.
         values: For each of its parameters without a default a number, True or False, or a list of one number per
-            token of the vocabulary.
+            token of the vocabulary; of a mask rule a list of any numbers.
         vocab_size: Of the model that it will run on.
 
     Raises:
@@ -60,13 +67,26 @@ def bind(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgra
     for name in parsed.parameters:
         if name not in values and name not in parsed.defaults:
             raise ProgramMisused(f"the program needs a value for its parameter `{name}`", name)
-        kind, parameters[name] = _read(name, values[name] if name in values else parsed.defaults[name], vocab_size)
+        value = values[name] if name in values else parsed.defaults[name]
+        is_list = parsed.function == MASK and isinstance(value, list | tuple)
+        kind, parameters[name] = _read_list(name, value) if is_list else _read(name, value, vocab_size)
         types.append((name, kind))
     graph = lower(source, tuple(types))
     most = max((int(node.attributes[0]) for node in graph.nodes if node.op == "top"), default=0)
     if most > vocab_size:
         raise ProgramMisused(f"topk asks for {most} values of a vocabulary of {vocab_size}", "topk")
-    return BoundProgram(parsed.digest, tuple(types), graph, parameters)
+    return BoundProgram(parsed.digest, parsed.function, tuple(types), graph, parameters)
+
+
+def _check_purpose(bound: BoundProgram, wanted: str) -> None:
+    if bound.function != wanted:
+        raise ProgramInvalid(misplaced(bound.function, wanted), 1, 1)
+
+
+def misplaced(function: str, wanted: str) -> str:
+    """What is said of a program that is for something else."""
+    found, needed = PURPOSES[function], PURPOSES[wanted]
+    return f"`{function}` {found.meaning}, it is {found.use}; here `{wanted}` is needed, which {needed.meaning}"
 
 
 def bind_sampler(
@@ -86,9 +106,8 @@ def bind_sampler(
         ProgramMisused: As there.
     """
     bound = bind(source, values, vocab_size)
+    _check_purpose(bound, SAMPLE)
     graph = bound.graph
-    if graph.guesses:
-        raise ProgramInvalid(f"`{PROPOSE}` guesses tokens and draws none; it is for `drafter`", 1, 1)
     if graph.num_lanes > num_lanes:
         there = "a sequence has one" if num_lanes == 1 else f"there are {num_lanes}"
         raise ProgramInvalid(f"it reads several lanes, up to lanes[{graph.num_lanes - 1}]; {there}", 1, 1)
@@ -109,12 +128,36 @@ def bind_drafter(source: str, values: Mapping[str, Any], vocab_size: int) -> Bou
         ProgramMisused: As there.
     """
     bound = bind(source, values, vocab_size)
-    if not bound.graph.guesses:
-        raise ProgramInvalid(f"a program that guesses tokens defines `{PROPOSE}`", 1, 1)
+    _check_purpose(bound, PROPOSE)
     if bound.graph.probes:
         names = ", ".join(f"probe.{name}" for name in sorted(bound.graph.probes))
         raise ProgramInvalid(f"nobody reads what a drafter notes down ({names})", 1, 1)
     return bound
+
+
+def bind_mask(source: str, values: Mapping[str, Any]) -> BoundProgram:
+    """Checks a program that is to say what rows see; see `bind`.
+
+    Raises:
+        ProgramInvalid: As there; or it does something else.
+        ProgramMisused: As there.
+    """
+    bound = bind(source, values, 0)
+    _check_purpose(bound, MASK)
+    return bound
+
+
+def _read_list(name: str, value: Any) -> tuple[Type, Parameter]:
+    """A list of any numbers: bool, i64 or f32, whichever all of them are."""
+    if not 0 < len(value) <= MAX_LIST:
+        raise ProgramMisused(f"parameter `{name}` is a list of {len(value)}; 1 to {MAX_LIST} are allowed", name)
+    if all(isinstance(one, bool) for one in value):
+        return Type(Kind.BOOL, len(value)), array("b", value)
+    if all(isinstance(one, int) and not isinstance(one, bool) and -(2**63) <= one < 2**63 for one in value):
+        return Type(Kind.INT, len(value)), array("q", value)
+    if all(_is_number(one) and (isinstance(one, float) or abs(one) < 2**63) for one in value):
+        return Type(Kind.FLOAT, len(value)), array("f", value)
+    raise ProgramMisused(f"parameter `{name}` must be a list of finite numbers of 64 bits, or of True and False", name)
 
 
 def _read(name: str, value: Any, vocab_size: int) -> tuple[Type, Parameter]:

@@ -38,7 +38,7 @@ class Graph:
         inputs: Names of what it reads of the step: `logits`, `prev`, `history`...
         num_lanes: How many `lanes` it reads; 0 if it reads `logits` alone.
         states: Carried from step to step, with their types and the nodes of their first values.
-        token: The node of the token that it returns; of guesses the first.
+        token: The node of what it returns: the token, of guesses the first, or what a mask rule says.
         guesses: Of a program that guesses: the nodes of the tokens, or the one of a vector of them.
         weights: For each guess what it was drawn from, or none.
         updates: State after the step, by name.

@@ -9,8 +9,9 @@ from functools import lru_cache
 
 from engine.programs.graph import Constant, Graph, Node
 from engine.programs.operations import FUNCTIONS, MAX_TOP, OPERATORS, Operation
-from engine.programs.syntax import CONSTANTS, PROPOSE, STEP_INPUTS, Parsed, invalid, is_name, parse
-from engine.programs.types import BOOL, FLOAT, HISTORY, INT, KEY, VOCAB, Kind, Mismatch, Type
+from engine.programs.purposes import PROPOSE, PURPOSES
+from engine.programs.syntax import CONSTANTS, Parsed, invalid, is_name, parse
+from engine.programs.types import BOOL, FLOAT, HISTORY, INT, VOCAB, Kind, Mismatch, Type
 
 MAX_NODES = 4096
 """Values of one program, loops unrolled."""
@@ -28,15 +29,7 @@ MAX_PROBES = 16
 WEIGHTS = Type(Kind.FLOAT, VOCAB)
 """Of what a guess was drawn from."""
 
-_INPUT_TYPES: Mapping[str, Type] = {
-    "logits": Type(Kind.FLOAT, VOCAB),
-    "key": KEY,
-    "prev": INT,
-    "step": INT,
-    "history": Type(Kind.INT, HISTORY),
-    "places": Type(Kind.INT, HISTORY),
-    "counts": Type(Kind.INT, VOCAB),
-}
+_ANY_INPUTS = frozenset(name for one in PURPOSES.values() for name in one.inputs)
 _BINARY: Mapping[type[ast.operator], str] = {
     ast.Add: "add",
     ast.Sub: "sub",
@@ -66,7 +59,7 @@ def lower(source: str, parameters: tuple[tuple[str, Type], ...]) -> Graph:
 
     Args:
         source: The program.
-        parameters: Name and type of each; scalars or vectors over the vocabulary.
+        parameters: Name and type of each.
 
     Raises:
         ProgramInvalid: With line and column of what is wrong.
@@ -102,7 +95,8 @@ class _Lowering:
                 self._names[name] = self._input(name)
         body = self._parsed.body
         if not body or not isinstance(body[-1], ast.Return):
-            raise invalid("the function ends with a return of the token", body[-1] if body else self._at)
+            what = self._parsed.purpose.returns
+            raise invalid(f"the function ends with a return of {what}", body[-1] if body else self._at)
         for sentence in body[:-1]:
             self._sentence(sentence)
         if self._parsed.function == PROPOSE:
@@ -181,6 +175,8 @@ class _Lowering:
             case ast.Attribute(value=base, attr=name) if is_name(base, "state"):
                 self._update(name, node, target)
             case ast.Attribute(value=base, attr=name) if is_name(base, "probe"):
+                if not self._parsed.purpose.has_state:
+                    raise invalid(f"`{self._parsed.function}` notes nothing down", target)
                 if len(self._probes) >= MAX_PROBES and name not in self._probes:
                     raise invalid(f"more than {MAX_PROBES} probes", target)
                 if self._type(node).kind is Kind.KEY or self._type(node).axis == HISTORY:
@@ -220,11 +216,13 @@ class _Lowering:
                 self._sentence(sentence)
 
     def _returned(self, sentence: ast.Return) -> int:
+        purpose = self._parsed.purpose
         if sentence.value is None:
-            raise invalid("the function returns the token", sentence)
+            raise invalid(f"the function returns {purpose.returns}", sentence)
         node = self._expression(sentence.value)
-        if self._type(node) != INT:
-            raise invalid(f"the function returns a token, i64; this is {self._type(node)}", sentence.value)
+        if self._type(node) not in purpose.results:
+            wanted = f"{purpose.returns}, {' or '.join(map(str, purpose.results))}"
+            raise invalid(f"the function returns {wanted}; this is {self._type(node)}", sentence.value)
         return node
 
     def _guesses(self, sentence: ast.Return) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -304,12 +302,12 @@ class _Lowering:
     def _name(self, name: str, at: ast.AST) -> int:
         if name in self._names:
             return self._names[name]
-        if name == "vocab":
-            return self._add("vocab", (), (), Type(Kind.INT, VOCAB))
-        if name == "vocab_size":
-            return self._add("vocab_size", (), (), INT)
-        if name in STEP_INPUTS:
+        if name in CONSTANTS and self._parsed.purpose.knows_vocab:
+            return self._add(name, (), (), Type(Kind.INT, VOCAB) if name == "vocab" else INT)
+        if name in self._parsed.purpose.inputs:
             raise invalid(f"`{name}` must be a parameter of the function to be read", at)
+        if name in _ANY_INPUTS or name in CONSTANTS:
+            raise invalid(f"`{self._parsed.function}` does not know `{name}`", at)
         raise invalid(f"no name `{name}` is known here", at)
 
     def _attribute(self, node: ast.Attribute) -> int:
@@ -420,6 +418,8 @@ class _Lowering:
         except Mismatch as error:
             operands = ", ".join(str(self._type(arg)) for arg in args)
             raise invalid(f"{operation.signature}: {error} (given {operands})", at) from None
+        if found.axis == VOCAB and not self._parsed.purpose.knows_vocab:
+            raise invalid(f"{operation.signature}: `{self._parsed.function}` knows no vocabulary", at)
         self._at = at
         return self._add(op, tuple(args), attributes, found)
 
@@ -458,8 +458,10 @@ class _Lowering:
         return numbers[0] - numbers[1] if node.op == "sub" else math.prod(numbers)
 
     def _input(self, name: str) -> int:
+        kind = self._parsed.purpose.inputs[name]
+        assert kind is not None
         self._inputs.add(name)
-        return self._add("input", (), (name,), _INPUT_TYPES[name])
+        return self._add("input", (), (name,), kind)
 
     def _type(self, node: int) -> Type:
         return self._nodes[node].type

@@ -26,7 +26,7 @@ _MIX32_B = np.uint32(0x846CA68B)
 
 def first_state(graph: Graph, parameters: Mapping[str, Any], vocab_size: int) -> dict[str, Array]:
     """State before the first step."""
-    found = _Evaluation(graph, StepValues(vocab_size=vocab_size), parameters, {})
+    found = Evaluation(graph, StepValues(vocab_size=vocab_size), parameters, {})
     return {name: found.shaped(node, kind) for name, (kind, node) in graph.states.items()}
 
 
@@ -43,7 +43,7 @@ def run(
     """
     if state is None:
         state = first_state(graph, parameters, values.vocab_size)
-    found = _Evaluation(graph, values, parameters, state)
+    found = Evaluation(graph, values, parameters, state)
     return StepResult(
         token=int(found.value(graph.token)),
         state={name: found.shaped(node, graph.states[name][0]) for name, node in graph.updates.items()},
@@ -64,15 +64,28 @@ def propose(
     """
     if state is None:
         state = first_state(graph, parameters, values.vocab_size)
-    found = _Evaluation(graph, values, parameters, state)
+    found = Evaluation(graph, values, parameters, state)
     tokens = [int(token) for node in graph.guesses for token in np.atleast_1d(found.value(node))]
     weights = [np.asarray(found.value(node), dtype=np.float32) for node in graph.weights]
     updates = {name: found.shaped(node, graph.states[name][0]) for name, node in graph.updates.items()}
     return GuessResult(tokens, weights, updates)
 
 
-class _Evaluation:
-    """Computes nodes when they are asked for, each once."""
+def result(graph: Graph, values: StepValues, parameters: Mapping[str, Any]) -> Array:
+    """What a function without state returns."""
+    found: Array = Evaluation(graph, values, parameters, {}).value(graph.token)
+    return found
+
+
+class Evaluation:
+    """Computes nodes when they are asked for, each once.
+
+    Args:
+        graph: The program.
+        values: What is known.
+        parameters: Values of the program's own parameters.
+        state: As it was left before.
+    """
 
     def __init__(
         self, graph: Graph, values: StepValues, parameters: Mapping[str, Any], state: Mapping[str, Array]
@@ -88,10 +101,14 @@ class _Evaluation:
         # Nodes refer to earlier ones only: computing upwards needs no recursion, however long a program is.
         for at in self._needed(index):
             node = self._graph.nodes[at]
-            with np.errstate(all="ignore"):
-                found = self._compute(node)
-            self._known[at] = np.asarray(found, dtype=None if node.type.kind is Kind.KEY else DTYPES[node.type.kind])
+            self._known[at] = self.compute(node, [self._known[arg] for arg in node.args])
         return self._known[index]
+
+    def compute(self, node: Node, args: list[Any]) -> Any:
+        """A node's value from those of what it is made of."""
+        with np.errstate(all="ignore"):
+            found = self._compute(node, args)
+        return np.asarray(found, dtype=None if node.type.kind is Kind.KEY else DTYPES[node.type.kind])
 
     def shaped(self, index: int, kind: Type) -> Array:
         """A node's value, repeated to the shape of a type."""
@@ -108,8 +125,7 @@ class _Evaluation:
                 todo += self._graph.nodes[at].args
         return sorted(needed)
 
-    def _compute(self, node: Node) -> Any:
-        args = [self._known[arg] for arg in node.args]
+    def _compute(self, node: Node, args: list[Any]) -> Any:
         types = [self._graph.nodes[arg].type for arg in node.args]
         match node.op:
             case "constant":
@@ -139,13 +155,15 @@ class _Evaluation:
                 return _uniform(mix64(int(args[0]) + GAMMA), args[1])
             case "uniform" | "gumbel" | "gumbel_argmax" | "categorical":
                 return self._draw(node, args)
-            case op if op in _ALIKE:
-                kind = DTYPES[common_kind(*types, at_least=_ALIKE[op][0])]
-                return _ALIKE[op][1](*[arg.astype(kind) for arg in args])
+            case op if op in ALIKE:
+                kind = DTYPES[common_kind(*types, at_least=ALIKE[op][0])]
+                return ALIKE[op][1](*[arg.astype(kind) for arg in args])
             case op:
                 return _OTHERS[op](*args)
 
     def _input(self, name: str) -> Any:
+        if name in self._step.others:
+            return self._step.others[name]
         if name == "prev":
             return self._step.history[-1] if len(self._step.history) else -1
         if name == "places":
@@ -299,8 +317,7 @@ def _scatter_max(x: Any, index: Any, new: Any) -> Any:
     return out
 
 
-# Operands brought to their common kind, at least the one named.
-_ALIKE: Mapping[str, tuple[Kind, Callable[..., Any]]] = {
+ALIKE: Mapping[str, tuple[Kind, Callable[..., Any]]] = {
     "add": (Kind.INT, np.add),
     "sub": (Kind.INT, np.subtract),
     "mul": (Kind.INT, np.multiply),
@@ -328,6 +345,8 @@ _ALIKE: Mapping[str, tuple[Kind, Callable[..., Any]]] = {
     "max": (Kind.BOOL, _max),
     "min": (Kind.BOOL, _min),
 }
+"""Operations on operands brought to their common kind, at least the one named; value by value but for max and min."""
+
 _OTHERS: Mapping[str, Callable[..., Any]] = {
     "where": np.where,
     "float": lambda x: x.astype(np.float32),

@@ -1,8 +1,9 @@
 """From source text to the one function it holds: which sentences of Python a device program may use.
 
 A program is an optional docstring, first values of its state (`state.x = ...`), and one function of assignments, loops
-of fixed bounds, and a `return` at the end: `sample(...)` draws a token, `propose(...)` guesses the next ones. There are
-no branches, so that every request of a batch does the same work; `where` chooses between values.
+of fixed bounds, and a `return` at the end: `sample(...)` draws a token, `propose(...)` guesses the next ones, and so on
+(`engine.programs.purposes`). There are no branches, so that every request of a batch does the same work; `where`
+chooses between values.
 """
 
 from __future__ import annotations
@@ -13,23 +14,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from engine.programs.errors import ProgramInvalid
+from engine.programs.purposes import PROPOSE, PURPOSES, SAMPLE, Purpose
 
 MAX_SOURCE_BYTES = 16_384
 MAX_PARAMETERS = 32
 MAX_DEPTH = 64
 """How deep expressions may be nested."""
 
-SAMPLE, PROPOSE = "sample", "propose"
-"""Names that the function may have: they say what it is for."""
-
-STEP_INPUTS = frozenset({"logits", "lanes", "key", "prev", "step", "history", "places", "counts"})
-"""Names that a function gets from the step if its parameters have them."""
-
-UNKNOWN_TO_GUESSES = frozenset({"logits", "lanes"})
-"""Inputs that are not there before the step that a guess is for."""
-
 CONSTANTS = frozenset({"vocab", "vocab_size"})
-"""Names that are always there: every token id, and how many."""
+"""Names that are always there where there is a vocabulary: every token id, and how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +31,8 @@ class Parsed:
 
     Attributes:
         digest: Of the source.
-        function: `SAMPLE` or `PROPOSE`.
-        inputs: Which of `STEP_INPUTS` the function asks for.
+        function: Its name, one of `PURPOSES`.
+        inputs: Which of its purpose's inputs the function asks for.
         parameters: Its own parameters, in order.
         defaults: Their values where the source gives one.
         state: First values, by name.
@@ -53,6 +46,11 @@ class Parsed:
     defaults: dict[str, bool | int | float]
     state: dict[str, ast.expr]
     body: tuple[ast.stmt, ...]
+
+    @property
+    def purpose(self) -> Purpose:
+        """What the function is for."""
+        return PURPOSES[self.function]
 
 
 @lru_cache(maxsize=256)
@@ -84,13 +82,13 @@ def parse(source: str) -> Parsed:
             state[name] = value
         else:
             raise invalid(f"a program is first values (state.x = ...) and one function `{SAMPLE}`", sentence)
-    if function is None or function.name not in (SAMPLE, PROPOSE):
+    if function is None or function.name not in PURPOSES:
         where = (1, 1) if function is None else (function.lineno, function.col_offset + 1)
-        raise ProgramInvalid(f"a program defines a function named `{SAMPLE}`, or `{PROPOSE}` to guess tokens", *where)
+        others = " or ".join(f"`{name}` ({one.meaning})" for name, one in PURPOSES.items() if name != SAMPLE)
+        raise ProgramInvalid(f"a program defines a function named `{SAMPLE}`, or {others}", *where)
+    if state and not PURPOSES[function.name].has_state:
+        raise invalid(f"`{function.name}` is computed once: it has no state", next(iter(state.values())))
     inputs, parameters, defaults = _parameters(function)
-    unknown = UNKNOWN_TO_GUESSES.intersection(inputs) if function.name == PROPOSE else ()
-    if unknown:
-        raise invalid(f"`{min(unknown)}` of a token are not there yet where it is guessed", function)
     body = tuple(_without_docstring(function.body))
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     return Parsed(digest, function.name, inputs, parameters, defaults, state, body)
@@ -139,20 +137,25 @@ def _parameters(function: ast.FunctionDef) -> tuple[tuple[str, ...], tuple[str, 
         raise invalid("parameters are plain names", function)
     if function.decorator_list:
         raise invalid("a program has no decorators", function.decorator_list[0])
+    purpose = PURPOSES[function.name]
     names = [argument.arg for argument in arguments.args]
-    own = tuple(name for name in names if name not in STEP_INPUTS)
+    unknown = {"logits", "lanes"}.intersection(names) if function.name == PROPOSE else ()
+    if unknown:
+        raise invalid(f"`{min(unknown)}` of a token are not there yet where it is guessed", function)
+    own = tuple(name for name in names if name not in purpose.inputs)
     if len(own) > MAX_PARAMETERS:
         raise invalid(f"{len(own)} parameters; {MAX_PARAMETERS} are allowed", function)
     for argument in arguments.args:
-        if argument.arg in CONSTANTS or argument.arg in ("state", "probe"):
+        reserved = ("state", "probe", *(CONSTANTS if purpose.knows_vocab else ()))
+        if argument.arg in reserved:
             raise invalid(f"`{argument.arg}` is always there and cannot be a parameter", argument)
     first_default = len(names) - len(arguments.defaults)
     defaults = {}
     for name, value in zip(names[first_default:], arguments.defaults, strict=True):
-        if name in STEP_INPUTS:
+        if name in purpose.inputs:
             raise invalid(f"`{name}` comes from the step and has no default", value)
         defaults[name] = _literal(value)
-    return tuple(name for name in names if name in STEP_INPUTS), own, defaults
+    return tuple(name for name in names if name in purpose.inputs), own, defaults
 
 
 def _literal(node: ast.expr) -> bool | int | float:

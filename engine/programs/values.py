@@ -23,6 +23,7 @@ class StepValues:
         step: Output tokens before this one.
         history: [T] int64, prompt and output.
         counts: [V] int64, how often each token is in the output.
+        others: Inputs of functions that are no part of a step, by name.
     """
 
     vocab_size: int
@@ -32,6 +33,7 @@ class StepValues:
     step: int = 0
     history: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     counts: npt.NDArray[np.int64] | None = None
+    others: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from engine.drafting.limits import MAX_DRAFT_TOKENS, check_drafter
 from engine.errors import InvalidRequest
+from engine.programs.purposes import PROPOSE
 from engine.request import DrafterSpec
-from extensions.programs.faults import fault, invalid
+from extensions.programs.faults import invalid
 from extensions.programs.samplers import ScriptProgram, make_program
 
 _NUMBERS = ("max_tokens", "min_match", "max_match")
@@ -26,8 +27,7 @@ def read_drafter(value: object, vocab_size: int) -> DrafterSpec | None:
         raise invalid("a function is called ahead only where the call itself names it: ctx.generate(drafter=propose)")
     program = make_program(value, {}, vocab_size) if isinstance(value, str) and "def " in value else value
     if isinstance(program, ScriptProgram):
-        if not program.guesses:
-            raise fault("program_invalid", "it draws tokens (sample) and guesses none: it is for sampler")
+        program.check(PROPOSE)
         return DrafterSpec(program=program.spec, max_tokens=MAX_DRAFT_TOKENS)
     given = {"type": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping) or given.get("type", "prompt_lookup") not in _NAMES:

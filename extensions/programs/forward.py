@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors import EngineStopped
 from engine.forward.validation import MAX_LANES
+from engine.programs.purposes import MASK, SAMPLE
 from engine.request import Probe, ProgramSpec, Readout
 from extensions.output import GenerateOptions
 from extensions.programs.ahead import single_draw
@@ -18,7 +19,7 @@ from extensions.programs.looking import RowPass, keeps_nothing
 from extensions.programs.options import Asked
 from extensions.programs.planner import Feature
 from extensions.programs.rows import Rows, integers, read_fold, read_geometry, read_rows
-from extensions.programs.samplers import ScriptProgram
+from extensions.programs.samplers import ScriptProgram, make_program
 from extensions.programs.stepping import NO_TOKEN, ScriptDistribution, read_mass, read_top
 
 if TYPE_CHECKING:
@@ -90,11 +91,17 @@ class ScriptForward:
         self._rows = replace(rows, **found)
         self._fold = "none" if geometry is None else geometry.get("fold", "none")
 
-    async def mask(self, rows: Sequence[Any]) -> None:
+    async def mask(self, rows: Sequence[Any] | ScriptProgram | str) -> None:
         """What each row sees."""
+        if isinstance(rows, str) and "def " in rows:
+            rows = make_program(rows, {}, self._scope.engine.info.vocab_size)
+        if isinstance(rows, ScriptProgram):
+            rows.check(MASK)
+            self._rows = replace(self._embedded("mask"), mask=None, rule=rows.bound)
+            return
         if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Sequence):
-            raise invalid("rows must be a list with the mask of each row")
-        self._rows = replace(self._embedded("mask"), mask=list(rows))
+            raise invalid("rows must be a list with the mask of each row, or a program with a function `mask`")
+        self._rows = replace(self._embedded("mask"), mask=list(rows), rule=None)
 
     async def readout(self, rows: Sequence[int], *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> None:
         """Which rows are read."""
@@ -125,8 +132,7 @@ class ScriptForward:
         """This program draws the token."""
         if not isinstance(program, ScriptProgram):
             raise invalid("program must be what lm.program returned")
-        if program.guesses:
-            raise invalid("program guesses tokens (propose) and draws none")
+        program.check(SAMPLE)
         self._program = program
 
     async def run(self, *, seed: int | None = None) -> ScriptPass:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -81,7 +82,7 @@ class RowPass:
                 await stack.enter_async_context(history.growing() if keeps else history.branch())
                 for history in histories
             ]
-            lanes = lane_rows(self.rows, [branch.length for branch in branches])
+            lanes = await self._lanes([branch.token_ids for branch in branches])
             counts = self._folds(lanes, None)
             scope.guard.count_prefill(len(self.rows.tokens))
             if self.program is None:
@@ -96,6 +97,11 @@ class RowPass:
                 if count:
                     history.live.append(lane.tokens[:count])
             return Looked(token=looked.token, probes=looked.probes, distributions=looked.distributions, folded=counts)
+
+    async def _lanes(self, histories: Sequence[Sequence[int]]) -> list[LaneRows]:
+        if self.rows.rule is None:
+            return lane_rows(self.rows, histories)
+        return await asyncio.to_thread(lane_rows, self.rows, histories)  # a rule takes a while
 
     async def _look(self, branches: Sequence[LiveContext], lanes: Sequence[LaneRows]) -> list[Distribution]:
         places = self._places(lanes)

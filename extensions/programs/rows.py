@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from engine.forward.shapes import MAX_POSITION, MAX_ROWS
+from engine.programs.errors import ProgramMisused
 from extensions.programs.faults import invalid
 from extensions.programs.options import token_ids
 
@@ -16,6 +18,8 @@ GEOMETRY = ("positions", "slots", "kv_len", "fold")
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    from engine.programs.binding import BoundProgram
 
 Bits: TypeAlias = "npt.NDArray[np.bool_]"
 
@@ -30,6 +34,7 @@ class Rows:
         positions, slots: One a row, if given.
         kv_len: One a lane, if given.
         mask: One a row, if given.
+        rule: Or what works it out.
         readout: Rows that are read, if given.
     """
 
@@ -39,6 +44,7 @@ class Rows:
     slots: Sequence[int] | None = None
     kv_len: Sequence[int] | None = None
     mask: Sequence[Any] | None = None
+    rule: BoundProgram | None = None
     readout: Sequence[int] | None = None
 
     @property
@@ -112,30 +118,31 @@ def integers(value: object, name: str) -> list[int]:
     return list(value)
 
 
-def lane_rows(rows: Rows, lengths: Sequence[int]) -> list[LaneRows]:
-    """The rows of each lane, for contexts of these lengths.
+def lane_rows(rows: Rows, histories: Sequence[Sequence[int]]) -> list[LaneRows]:
+    """The rows of each lane, for contexts of these tokens. A mask rule may take a while.
 
     Raises:
         ValueError: There are too few or too many of something, or a row sees what is not there (`invalid_argument`).
     """
     count = len(rows.tokens)
-    if rows.num_lanes != len(lengths):
-        raise invalid(f"there are {rows.num_lanes} lanes of tokens and {len(lengths)} contexts")
+    if rows.num_lanes != len(histories):
+        raise invalid(f"there are {rows.num_lanes} lanes of tokens and {len(histories)} contexts")
     for name, given, wanted in (
         ("positions", rows.positions, count),
         ("slots", rows.slots, count),
-        ("kv_len", rows.kv_len, len(lengths)),
+        ("kv_len", rows.kv_len, len(histories)),
         ("mask", rows.mask, count),
     ):
         if given is not None and len(given) != wanted:
             raise invalid(f"{name} has {len(given)} entries, {wanted} are wanted")
     if any(not 0 <= row < count for row in rows.read):
         raise invalid(f"readout names rows from 0 to {count - 1}")
-    return [_lane(rows, lane, length) for lane, length in enumerate(lengths)]
+    return [_lane(rows, lane, history) for lane, history in enumerate(histories)]
 
 
-def _lane(rows: Rows, lane: int, length: int) -> LaneRows:
+def _lane(rows: Rows, lane: int, history: Sequence[int]) -> LaneRows:
     first, last = rows.starts[lane], rows.starts[lane + 1]
+    length = len(history)
     order = list(range(first, last))
     if rows.slots is not None:
         if sorted(rows.slots[first:last]) != list(range(length, length + last - first)):
@@ -147,27 +154,52 @@ def _lane(rows: Rows, lane: int, length: int) -> LaneRows:
     return LaneRows(
         tokens=[rows.tokens[row] for row in order],
         positions=None if rows.positions is None else [rows.positions[row] for row in order],
-        sights=_sights(rows, lane, order, length),
+        sights=_sights(rows, lane, order, history),
         places={row: place for place, row in enumerate(order)},
     )
 
 
-def _sights(rows: Rows, lane: int, order: Sequence[int], length: int) -> list[bytes]:
-    if rows.mask is None and rows.kv_len is None:
+def _sights(rows: Rows, lane: int, order: Sequence[int], history: Sequence[int]) -> list[bytes]:
+    if rows.mask is None and rows.rule is None and rows.kv_len is None:
         return []
     import numpy as np  # here: gateways do without it until a script has masks
 
+    length = len(history)
     end = length + len(order)
+    if len(order) > MAX_ROWS:
+        raise invalid(f"lane {lane} has {len(order)} rows, at most {MAX_ROWS} can have a mask")
     limit = end if rows.kv_len is None else rows.kv_len[lane]
     if not 0 <= limit <= end:
         raise invalid(f"kv_len of lane {lane} must be between 0 and {end}, got {limit}")
+    ruled = None if rows.rule is None else _ruled(rows, rows.rule, lane, order, history)
     sights = []
     for place, row in enumerate(order):
         own = length + place
-        seen = _seen(None if rows.mask is None else rows.mask[row], row, own)
+        if ruled is None:
+            seen = _seen(None if rows.mask is None else rows.mask[row], row, own)
+        else:
+            seen = ruled[place, : own + 1]
+            seen[own] = True
         seen[limit:own] = False
         sights.append(np.packbits(seen, bitorder="little").tobytes())
     return sights
+
+
+def _ruled(rows: Rows, rule: BoundProgram, lane: int, order: Sequence[int], history: Sequence[int]) -> Bits:
+    """[rows of the lane, slots], what a rule says."""
+    from engine.programs.masks import MaskLane, seen_by_rows
+
+    plain = range(len(history), len(history) + len(order))
+    token_ids = [*history, *(rows.tokens[row] for row in order)]
+    positions = plain if rows.positions is None else [rows.positions[row] for row in order]
+    if any(not 0 <= one <= MAX_POSITION for one in positions):
+        raise invalid(f"positions must be between 0 and {MAX_POSITION}")
+    try:
+        return seen_by_rows(rule, MaskLane(number=lane, token_ids=token_ids, positions=positions))
+    except ProgramMisused as error:
+        raise invalid(str(error)) from None
+    except OverflowError:
+        raise invalid("tokens has a number that is no token id") from None
 
 
 def _seen(given: Any, row: int, own: int) -> Bits:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.programs.binding import bind_drafter, bind_sampler
+from engine.programs.binding import BoundProgram, bind_drafter, bind_mask, bind_sampler, misplaced
 from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.programs.lowering import MAX_LANES
-from engine.programs.syntax import PROPOSE, parse
+from engine.programs.purposes import MASK, PROPOSE, SAMPLE
+from engine.programs.syntax import parse
 from engine.request import ProgramSpec
 from extensions.programs.faults import fault, invalid
 
@@ -18,14 +19,23 @@ class ScriptProgram:
 
     Attributes:
         spec: What the engine computes.
+        bound: The program, checked.
         num_lanes: Contexts that it reads.
-        guesses: It guesses tokens (`propose`) and draws none.
     """
 
-    def __init__(self, spec: ProgramSpec, num_lanes: int, *, guesses: bool = False) -> None:
+    def __init__(self, spec: ProgramSpec, bound: BoundProgram) -> None:
         self.spec = spec
-        self.num_lanes = num_lanes
-        self.guesses = guesses
+        self.bound = bound
+        self.num_lanes = max(bound.graph.num_lanes, 1)
+
+    def check(self, wanted: str) -> None:
+        """Refuses it where another function is needed; see `engine.programs.purposes`.
+
+        Raises:
+            ValueError: It does something else (`program_invalid`).
+        """
+        if self.bound.function != wanted:
+            raise fault("program_invalid", misplaced(self.bound.function, wanted))
 
 
 def make_program(source: object, parameters: Mapping[str, Any], vocab_size: int) -> ScriptProgram:
@@ -37,17 +47,21 @@ def make_program(source: object, parameters: Mapping[str, Any], vocab_size: int)
     if not isinstance(source, str):
         raise invalid("source must be text")
     try:
-        guesses = parse(source).function == PROPOSE
-        if guesses:
-            bound = bind_drafter(source, parameters, vocab_size)
-        else:
-            bound = bind_sampler(source, parameters, vocab_size, num_lanes=MAX_LANES, probes=True)
+        bound = _bound(source, parameters, vocab_size)
     except ProgramMisused as error:
         raise invalid(str(error)) from None
     except ProgramInvalid as error:
         raise fault("program_invalid", str(error)) from None
-    spec = ProgramSpec(source=source, parameters=dict(parameters))
-    return ScriptProgram(spec, max(bound.graph.num_lanes, 1), guesses=guesses)
+    return ScriptProgram(ProgramSpec(source=source, parameters=dict(parameters)), bound)
+
+
+def _bound(source: str, parameters: Mapping[str, Any], vocab_size: int) -> BoundProgram:
+    function = parse(source).function
+    if function == PROPOSE:
+        return bind_drafter(source, parameters, vocab_size)
+    if function == MASK:
+        return bind_mask(source, parameters)
+    return bind_sampler(source, parameters, vocab_size, num_lanes=MAX_LANES, probes=True)
 
 
 def sampler_of(sampler: object, vocab_size: int) -> ProgramSpec | None:
@@ -61,8 +75,7 @@ def sampler_of(sampler: object, vocab_size: int) -> ProgramSpec | None:
     program = make_program(sampler, {}, vocab_size) if isinstance(sampler, str) else sampler
     if not isinstance(program, ScriptProgram):
         raise invalid("sampler must be a Program made by lm.program, or the text of one without parameters")
-    if program.guesses:
-        raise fault("program_invalid", "it guesses tokens (propose) and draws none: it is for drafter")
+    program.check(SAMPLE)
     if program.num_lanes > 1:
         raise fault("program_invalid", f"it reads {program.num_lanes} lanes; one context has one (see lm.forward)")
     return program.spec

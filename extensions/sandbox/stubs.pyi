@@ -257,11 +257,11 @@ class Forward:
         which the program works out.
         """
 
-    async def mask(self, rows: Sequence[Any]) -> None:
+    async def mask(self, rows: Sequence[Any] | Program | str) -> None:
         """For each row the slots that it sees: bits, `[start, stop]` spans, or None for all up to its own.
 
         Slot n of a lane is the n-th token of its history, and behind it the rows. A row always sees itself, and never
-        what is written after it.
+        what is written after it. Instead of rows a device program whose function is called `mask` says it by a rule.
         """
 
     async def readout(self, rows: Sequence[int], *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> None:

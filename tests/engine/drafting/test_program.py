@@ -96,7 +96,7 @@ def test_draws_of_guesses_are_not_those_of_the_sampler() -> None:
         ("def propose(counts):\n    a, b = topk(counts, 65)\n    return b\n", "64 are allowed"),
         ("def propose(prev):\n    return " + ", ".join(["prev"] * 65) + "\n", "64 are allowed"),
         ("def propose(prev):\n    probe.x = prev\n    return prev\n", "nobody reads"),
-        ("def sample(prev):\n    return prev\n", "defines `propose`"),
+        ("def sample(prev):\n    return prev\n", "here `propose` is needed"),
         ("def guess(prev):\n    return prev\n", "or `propose`"),
         ("def propose(prev):\n    return\n", "the tokens that it guesses"),
     ],

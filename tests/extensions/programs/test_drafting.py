@@ -182,9 +182,9 @@ async def test_a_function_that_reaches_the_server_unnamed_is_refused_with_a_reas
         await run(
             real, f"options = {{'drafter': lambda tokens, k: []}}\nawait ctx.generate({BASE}, **options)", checks=False
         )
-    with pytest.raises(ScriptError, match="for sampler"):
+    with pytest.raises(ScriptError, match="for `sampler`"):
         await run(real, f"await ctx.generate({BASE}, drafter='def sample(prev):\\n    return prev\\n')")
-    with pytest.raises(ScriptError, match="for drafter"):
+    with pytest.raises(ScriptError, match="for `drafter`"):
         await run(real, f"await ctx.generate({BASE}, sampler='def propose(prev):\\n    return prev\\n')")
 
 
