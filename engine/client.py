@@ -126,6 +126,8 @@ def validate_request(request: GenerateRequest, info: EngineInfo, num_held: int =
         raise unknown_adapter(request.adapter, names)
     if request.context_id:
         _check_context(request, num_held)
+    elif request.num_given:
+        raise InvalidRequest("only on a held context something is given already", "num_given")
     elif not request.prompt_ids:
         raise InvalidRequest("the prompt is empty", "prompt_ids")
     elif min(request.prompt_ids) < 0 or max(request.prompt_ids) >= info.vocab_size:
@@ -145,7 +147,7 @@ def validate_request(request: GenerateRequest, info: EngineInfo, num_held: int =
     if request.drafter is not None:
         _check_drafter(request, request.drafter, info.vocab_size)
     request.sampling.validate(info.vocab_size)
-    num_prompt = num_held if request.context_id else len(request.prompt_ids)
+    num_prompt = num_held - request.num_given if request.context_id else len(request.prompt_ids)
     if num_prompt + request.sampling.max_tokens > info.limit_tokens:
         raise ContextTooLong(info.limit_tokens, num_prompt, request.sampling.max_tokens)
 
@@ -162,6 +164,20 @@ def _check_context(request: GenerateRequest, num_held: int) -> None:
         raise InvalidRequest("an embedding is made of a prompt, not of a held context", "pooling")
     if num_held == 0:
         raise InvalidRequest("the context is empty", "context_id")
+    _check_given(request, num_held)
+
+
+def _check_given(request: GenerateRequest, num_held: int) -> None:
+    """Refuses to go on where that cannot be."""
+    num_given = request.num_given
+    if not num_given:
+        return
+    if request.stepped or request.lane_ids or request.passes or request.prompt_logprobs is not None:
+        raise InvalidRequest("only a plain generation can be gone on with", "num_given")
+    if not 0 < num_given < num_held or num_given >= request.sampling.max_tokens:
+        raise InvalidRequest(
+            f"num_given must be below the context's length and max_tokens, got {num_given}", "num_given"
+        )
 
 
 def _check_stepped(request: GenerateRequest) -> None:

@@ -139,6 +139,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         constraint: What the output of each sequence must be; a sequence ends when it can only end.
         context_id: The held context to go on from instead of a prompt: `prompt_ids` must be empty then, and `n` 1. It
             gets every token that is given out.
+        num_given: The last so many tokens of the context are the output's first: they count as such, for `max_tokens`
+            too, and are not given out again. For a request that is gone on with after it was cut off.
         lane_ids: More held contexts: `program` reads their logits beside the first's, in the same step, and all get
             every token that it draws.
         passes: What is read out of each lane's rows: their distributions as `readout` says, or, if there is a program,
@@ -161,6 +163,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     passes: list[LanePass] = []
     stepped: bool = False
     readout: Readout | None = None
+    num_given: int = 0
     n: int = 1
     account: str = ""
     salt: str = ""

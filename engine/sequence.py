@@ -140,7 +140,7 @@ class Sequence:
     num_to_compute: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.num_prompt = len(self.token_ids)
+        self.num_prompt = len(self.token_ids) - self.request.num_given
         self.take_until = self.num_prompt if self.request.stepped else NEVER
         self.params = self.request.sampling
         self.max_total = self.num_prompt + self.request.sampling.max_tokens

@@ -177,7 +177,7 @@ class ScriptedStream:
 
     async def _play(self, index: int) -> None:
         request, sampling = self._request, self._request.sampling
-        num_tokens = 0
+        num_tokens = num_given = request.num_given
         is_first = True
         if sampling.max_tokens == 0:
             self._emit(index, [], is_first, FinishReason.LENGTH, None)
@@ -191,7 +191,11 @@ class ScriptedStream:
                 self.fail(action)
                 return
             else:
-                ids = list(action)[: sampling.max_tokens - num_tokens]
+                num_skipped = min(num_given, len(action))
+                num_given -= num_skipped
+                ids = list(action)[num_skipped : num_skipped + sampling.max_tokens - num_tokens]
+                if num_skipped and not ids:
+                    continue
                 num_tokens += len(ids)
                 stop = next((token for token in ids if token in sampling.stop_token_ids), None)
                 if stop is not None:
@@ -359,7 +363,7 @@ class ScriptedEngine:
         # What cannot cross to an engine process must fail here too.
         assert decode_command(encode(Submit(request))) == Submit(request)
         if request.context_id:
-            request = msgspec.structs.replace(request, prompt_ids=list(history))
+            request = msgspec.structs.replace(request, prompt_ids=history[: len(history) - request.num_given])
         self.requests.append(request)
         stream = ScriptedStream(self, request)
         self.streams[request.request_id] = stream

@@ -187,9 +187,13 @@ class Scheduler:
             if program is None or not program.graph.probes:
                 self._drafts.begin(sequence, request)
             sequence.constraint = None if constraint is None else constraint.fork()
+            if sequence.constraint is not None and request.num_given:
+                sequence.constraint.advance(token_ids[-request.num_given :])
             if program is not None:
                 num_rows = sum(len(lane.rows) for lane in request.passes)
-                sequence.program = ProgramSession(program, stream_key(seed, index), len(token_ids), num_rows=num_rows)
+                sequence.program = ProgramSession(
+                    program, stream_key(seed, index), sequence.num_prompt, num_rows=num_rows
+                )
             sequence.is_plain = is_plain(sequence)
             sequences.append(sequence)
         if context is not None:

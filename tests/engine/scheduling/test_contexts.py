@@ -175,3 +175,18 @@ def test_random_programs_with_forks_cuts_aborts_failures_and_pressure_keep_every
         monkeypatch.setattr(stepping, "CONFIDENT", 2)
         monkeypatch.setattr(stepping, "BURST", 3)
     RandomProgram(seed).run()
+
+
+@pytest.mark.parametrize("num_given", [1, 4, 9])
+def test_a_generation_that_was_cut_off_goes_on_as_if_it_never_had_been(num_given: int) -> None:
+    rig = Rig()
+    history = [1, 2, 3, 4, 5, 6]
+    whole = expected(history, 12)
+    assert len(whole) > num_given
+    open_context(rig, "c", [*history, *whole[:num_given]])
+    sampling = SamplingParams(max_tokens=12, seed=3)
+    request = GenerateRequest(request_id="r", prompt_ids=[], context_id="c", sampling=sampling, num_given=num_given)
+    rig.scheduler.add(request)
+    rig.drain()
+    assert rig.tokens("r") == whole[num_given:]
+    assert rig.scheduler.stats.num_prefill_tokens == len(history) + num_given
