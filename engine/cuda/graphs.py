@@ -9,7 +9,8 @@ from the block. Letters: L lanes of the step, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -18,16 +19,22 @@ import torch
 from engine.cuda.buffers import DecodeBuffers
 from engine.cuda.decoding import Decoding
 from engine.cuda.draw_table import DrawTable
-from engine.cuda.kernels.draw import DrawLanes, launch_draw
+from engine.cuda.kernels.draw import DrawForm, DrawLanes, launch_draw
 from engine.cuda.lanes import NO_ROW, DecodeLanes, LanePacker, packed_size
 from engine.cuda.model import CudaModel
 from engine.cuda.plan import CONTEXTS, WIDTHS, DecodePlan, buckets, make_plan
+from engine.cuda.program_ending import ProgramEnding
+from engine.cuda.program_graphs import ProgramGraphs
 from engine.kv.storage import KVStorage
+from engine.programs.session import ProgramLane
+from engine.runner.decoding import ProgramStep
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import Lane
 
 Ending = Literal["logits", "plain", "full"]
-"""Where a recorded step ends: before the draw, or with tokens, drawn with few or all parameters."""
+"""Where a recorded step ends: before the draw, or with tokens, drawn with few or all parameters.
+
+It may also end with a device program, see `engine.cuda.program_ending`."""
 
 _BLOCKS = 4
 """Pinned blocks in turn: one is filled while others are still on their way."""
@@ -59,12 +66,15 @@ class GraphDecoder:
         max_lanes: Most lanes of a step.
         max_context: Tokens of the longest context.
         pdl: Kernels may begin before those in front of them have ended.
+
+    Attributes:
+        state: The same.
     """
 
     def __init__(
         self, model: CudaModel, storage: KVStorage, state: SamplerState, *, max_lanes: int, max_context: int, pdl: bool
     ) -> None:
-        self._state = state
+        self.state = state
         self._widths = buckets(WIDTHS, max_lanes)
         self._contexts = buckets(CONTEXTS, max_context)
         plans = {
@@ -73,6 +83,7 @@ class GraphDecoder:
         self._table = DrawTable(state, max_lanes=max_lanes)
         self._tokens = torch.zeros(max_lanes, dtype=torch.int64, device=model.device)
         self._drawn_by: dict[tuple[int, tuple[int, ...]], Ending] = {}
+        self._programs = ProgramGraphs(state, self._table, max_context)
         shared = _Shared(DecodeBuffers(model, list(plans.values())), storage, state, self._table, self._tokens, pdl)
         self._steps = {key: _RecordedStep(plan, shared) for key, plan in plans.items()}
 
@@ -94,8 +105,31 @@ class GraphDecoder:
             return None
         self._table.sync(staged.rows, staged.num_outputs)
         staged.step.replay(staged.block, ending)
-        tokens = self._tokens[: len(staged.rows)]
-        return tokens if tokens.is_cuda else tokens.clone()  # copies to the host queue up before the next step
+        return self._drawn(staged)
+
+    def draw_by_program(self, staged: StagedLanes, lanes: Sequence[ProgramLane]) -> ProgramStep | None:
+        """Starts a step that ends with a program, if it is recorded; see `DecodeStep.draw_by_program`."""
+        if self._ending(staged.rows) == "logits":
+            return None
+        ending = self._programs.ending(staged.step, staged.rows, lanes)
+        if ending is None:
+            return None
+        rows = [staged.rows[lane.row] for lane in lanes]
+        self._table.sync(staged.rows, staged.num_outputs)
+        ending.table.sync(rows, lanes)
+        staged.step.replay(staged.block, ending)
+        ending.table.drawn(rows, lanes)
+        places = [lane.row for lane in lanes]
+        noted = {name: values[places] for name, values in staged.step.noted(ending).items()}
+        return ProgramStep(self._drawn(staged), [(places, noted)] if noted else ())
+
+    def recall(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
+        """See `DecodeStep.recall`."""
+        self._programs.recall(rows, lanes)
+
+    def rest(self) -> None:
+        """Records a step with a program, if one is due; see `DecodeStep.rest`."""
+        self._programs.record_due()
 
     def forward(self, staged: StagedLanes) -> torch.Tensor:
         """Starts a step that ends with logits; see `DecodeStep.forward`."""
@@ -108,9 +142,13 @@ class GraphDecoder:
             for ending in endings:
                 step.record(ending)
 
+    def _drawn(self, staged: StagedLanes) -> torch.Tensor:
+        tokens = self._tokens[: len(staged.rows)]
+        return tokens if tokens.is_cuda else tokens.clone()  # copies to the host queue up before the next step
+
     def _ending(self, rows: tuple[int, ...]) -> Ending:
         """What a draw for some rows needs; worked out anew when a row was assigned or released."""
-        key = (self._state.version, rows)
+        key = (self.state.version, rows)
         found = self._drawn_by.get(key)
         if found is None:
             self._drawn_by.clear()
@@ -118,7 +156,7 @@ class GraphDecoder:
         return found
 
     def _ending_of(self, rows: tuple[int, ...]) -> Ending:
-        if any(self._state[row].params.logprobs is not None for row in rows):
+        if any(self.state[row].params.logprobs is not None for row in rows):
             return "logits"
         return "plain" if self._table.is_plain(rows) else "full"
 
@@ -143,11 +181,17 @@ class _RecordedStep:
         self._plan = plan
         self._shared = shared
         self._columns = -(-plan.context // shared.storage.page_size)
-        self._replays: dict[Ending, Callable[[], None]] = {}
+        self._replays: dict[Ending | ProgramEnding, Callable[[], None]] = {}
+        self._noted: dict[ProgramEnding, Mapping[str, torch.Tensor]] = {}
         self._packer: LanePacker | None = None
         self._blocks: list[torch.Tensor] = []
         self._turn = 0
         self._lanes: DecodeLanes | None = None
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest context that fits."""
+        return self._plan.context
 
     @property
     def logits(self) -> torch.Tensor:
@@ -170,7 +214,7 @@ class _RecordedStep:
             num_outputs=[lane.start + 1 - lane.sequence.num_prompt for lane in lanes],
         )
 
-    def replay(self, block: torch.Tensor, ending: Ending) -> None:
+    def replay(self, block: torch.Tensor, ending: Ending | ProgramEnding) -> None:
         """Starts the step on the lanes of a block."""
         replay = self._replays.get(ending)
         if replay is None:
@@ -179,7 +223,28 @@ class _RecordedStep:
         self._lanes.packed.copy_(block, non_blocking=True)
         replay()
 
-    def record(self, ending: Ending) -> Callable[[], None]:
+    def has(self, ending: ProgramEnding) -> bool:
+        """Whether it is recorded with this ending."""
+        return ending in self._replays
+
+    def noted(self, ending: ProgramEnding) -> Mapping[str, torch.Tensor]:
+        """What a program noted down in the last replay, by name: [width, any]."""
+        return self._noted[ending]
+
+    def record_program(self, ending: ProgramEnding) -> None:
+        """Records the step with this ending."""
+        try:
+            self.record(ending)
+        except BaseException:
+            self._noted.pop(ending, None)
+            raise
+
+    def forget(self, ending: ProgramEnding) -> None:
+        """Gives a recording up, which must not be running."""
+        del self._replays[ending]
+        self._noted.pop(ending, None)
+
+    def record(self, ending: Ending | ProgramEnding) -> Callable[[], None]:
         """Makes a graph of the step, once it has run on nothing but padding."""
         shared, plan = self._shared, self._plan
         device = shared.storage.device
@@ -190,18 +255,19 @@ class _RecordedStep:
         lanes.rows.fill_(NO_ROW)
         decoding = Decoding(plan, lanes, shared.storage, shared.buffers, shared.state.last_tokens, pdl=shared.pdl)
 
+        def draw(logits: torch.Tensor, form: DrawForm, *, pdl: bool) -> None:
+            own = DrawLanes(lanes.rows, lanes.draw_positions, lanes.num_outputs)
+            launch_draw(logits, shared.table, own, shared.tokens, num_lanes=plan.width, form=form, pdl=pdl)
+
         def run() -> None:
             logits = decoding.launch()
-            if ending != "logits":
-                launch_draw(
-                    logits,
-                    shared.table,
-                    DrawLanes(lanes.rows, lanes.draw_positions, lanes.num_outputs),
-                    shared.tokens,
-                    num_lanes=plan.width,
-                    form=ending,
-                    pdl=shared.pdl,
-                )
+            if isinstance(ending, ProgramEnding):
+                tokens, last_tokens = shared.tokens[: plan.width], shared.state.last_tokens
+                # What comes before the draw are operations of torch, which let nothing behind them begin early.
+                noted = ending.launch(logits, lanes, plan.context, tokens, last_tokens, partial(draw, pdl=False))
+                self._noted[ending] = noted  # of a graph: where each replay writes it
+            elif ending != "logits":
+                draw(logits, ending, pdl=shared.pdl)
 
         replay = self._replays[ending] = _captured(run, device, shared.pool)
         return replay

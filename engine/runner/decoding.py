@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
 import torch
 
+from engine.programs.session import ProgramLane
 from engine.scheduling.batch import Batch, Lane
 
 StagedDecode = Any
 """What `DecodeStep.stage` made of lanes; nobody else looks into it."""
+
+
+class ProgramStep(msgspec.Struct, frozen=True, eq=False):
+    """What a step came to whose tokens a device program drew.
+
+    Attributes:
+        tokens: [L] integers, those of lanes without the program too; -1 where it returned none.
+        noted: Places of the program's lanes among these, and what it noted down, by name: [lanes of it, any].
+    """
+
+    tokens: torch.Tensor
+    noted: Sequence[tuple[Sequence[int], Mapping[str, torch.Tensor]]] = ()
 
 
 class DecodeStep(Protocol):
@@ -26,8 +40,31 @@ class DecodeStep(Protocol):
         """
         ...
 
+    def draw_by_program(self, staged: StagedDecode, lanes: Sequence[ProgramLane]) -> ProgramStep | None:
+        """Starts a step that ends with the tokens drawn, some by one device program. None, and nothing, where it has no
+        way for that, or not yet.
+
+        Args:
+            staged: The step.
+            lanes: Those that run the program, alike all of them, by their places in the step.
+        """
+        ...
+
+    def recall(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
+        """Tells sessions what they must know of steps drawn by `draw_by_program`, before they draw in another way.
+
+        Args:
+            rows: Rows of device state of the lanes.
+            lanes: Those that are about to run programs.
+        """
+        ...
+
     def forward(self, staged: StagedDecode) -> torch.Tensor:
         """Starts a step that ends with logits [L, V] float32, valid until the next step begins; they may be changed."""
+        ...
+
+    def rest(self) -> None:
+        """Called when no step waits: time for what makes later ones faster. Raises nothing."""
         ...
 
 

@@ -34,11 +34,14 @@ class DeviceThread:
 
     Args:
         num_threads: Threads of one torch operation; None leaves torch's choice.
+        rest: Called behind a call when no other waits; must not raise.
     """
 
-    def __init__(self, num_threads: int | None = None) -> None:
+    def __init__(self, num_threads: int | None = None, rest: Callable[[], None] | None = None) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._thread = threading.Thread(target=_serve, args=(self._calls, num_threads), name="device", daemon=True)
+        self._thread = threading.Thread(
+            target=_serve, args=(self._calls, num_threads, rest), name="device", daemon=True
+        )
         self._thread.start()
         self._end = weakref.finalize(self, self._calls.put, None)
 
@@ -74,7 +77,7 @@ def _wait(outcome: _Outcome) -> Any:
     return result
 
 
-def _serve(calls: SimpleQueue[_Call | None], num_threads: int | None) -> None:
+def _serve(calls: SimpleQueue[_Call | None], num_threads: int | None, rest: Callable[[], None] | None) -> None:
     if num_threads is not None:
         torch.set_num_threads(num_threads)  # OpenMP's thread count belongs to the calling thread
     tell = _nothing
@@ -83,6 +86,8 @@ def _serve(calls: SimpleQueue[_Call | None], num_threads: int | None) -> None:
             if calls.empty():
                 tell()
                 tell = _nothing
+                if rest is not None:
+                    rest()
             call = calls.get()
             if call is None:
                 tell()

@@ -16,6 +16,7 @@ from engine.sampling.sampler import ForcedTokens, LaneMasks, SampleLane, Sampler
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import RowAssignment
 
+_Noted = Sequence[tuple[Sequence[int], Mapping[str, torch.Tensor]]]
 _Probes = list[tuple[Sequence[int], Mapping[str, torch.Tensor]]]
 
 ROOM_TOKENS = 256
@@ -77,6 +78,36 @@ class ProgramRows:
             taken.program.begin([*taken.prompt_ids, *taken.output_ids], ROOM_TOKENS, self._state.device)
         self._sessions[taken.row], self._lanes[taken.row] = taken.program, taken.lane
         return msgspec.structs.replace(taken.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+
+    def running(self, lanes: Sequence[SampleLane]) -> list[ProgramLane]:
+        """Those of some lanes that have a program, by place."""
+        sessions = self._sessions
+        return [
+            ProgramLane(sessions[lane.row], place, lane.position)
+            for place, lane in enumerate(lanes)
+            if lane.row in sessions
+        ]
+
+    def alike(self, lanes: Sequence[SampleLane]) -> list[ProgramLane] | None:
+        """Those of a step's lanes that have a program, if it is the same one and reads the model's own logits alone.
+
+        Args:
+            lanes: All that draw in the step.
+
+        Returns:
+            None if they do not go together, or if one of the others has a guess to verify.
+        """
+        found = self.running(lanes)
+        if len({lane.session.kind for lane in found}) > 1 or any(lane.offers for lane in lanes):
+            return None
+        sessions = [lane.session for lane in found]
+        if any(session.is_joint for session in sessions):
+            return None
+        return None if any(self._state[lanes[lane.row].row].is_special for lane in found) else found
+
+    def note(self, noted: _Noted) -> None:
+        """Takes down what programs of a step noted that was drawn elsewhere."""
+        self._probes = list(noted)
 
     def draw(
         self, sampler: Sampler, logits: torch.Tensor, lanes: Sequence[SampleLane], masks: LaneMasks | None

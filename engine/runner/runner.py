@@ -17,7 +17,7 @@ from engine.kv.storage import KVStorage
 from engine.kv.tiers import HostStore, Transfer, split
 from engine.models.step import StepModel
 from engine.request import Distribution, Probes
-from engine.runner.decoding import DecodeStep, StagedDecode
+from engine.runner.decoding import DecodeStep, ProgramStep, StagedDecode
 from engine.runner.device_thread import DeviceThread
 from engine.runner.inputs import InputStager, StagedStep
 from engine.runner.pooling import sum_states
@@ -67,7 +67,7 @@ class ModelRunner:
         self._sampler = Sampler(state, team=team)
         self._programs = ProgramRows(state, team)
         self._stager = InputStager(storage, state.last_tokens, model.config.hidden_size, decode)
-        self._thread = DeviceThread(num_threads)
+        self._thread = DeviceThread(num_threads, None if decode is None else decode.rest)
 
     def submit(self, batch: Batch) -> StepHandle:
         """Starts a batch behind those already submitted; does not wait."""
@@ -92,9 +92,10 @@ class ModelRunner:
     def _compute(self, staged: StagedStep) -> StepOutcome:
         device = self._storage.device
         if staged.decode is not None:
-            tokens = self._draw_whole(staged, staged.decode)
-            if tokens is not None:
-                return fetch(device, SampledTokens(tokens, None))
+            drawn = self._draw_whole(staged, staged.decode)
+            if drawn is not None:
+                self._programs.note(drawn.noted)
+                return fetch(device, SampledTokens(drawn.tokens, None), probes=self._noted(staged))
         logits = self._forward(staged)
         prompts = self._score_prompts(staged, logits) if staged.prompt_readouts else ()
         hidden = None if staged.inputs is None else staged.inputs.hidden
@@ -120,11 +121,18 @@ class ModelRunner:
             waves=waves,
         )
 
-    def _draw_whole(self, staged: StagedStep, decode: StagedDecode) -> torch.Tensor | None:
+    def _draw_whole(self, staged: StagedStep, decode: StagedDecode) -> ProgramStep | None:
         """Computes the step and draws in one, where its lanes want nothing else; None where they do."""
         assert self._decode is not None
-        plain = not (self._programs or staged.batch.masks or staged.batch.num_readouts)
-        return self._decode.draw(decode) if plain else None
+        if staged.batch.masks or staged.batch.num_readouts:
+            return None
+        lanes = self._programs.alike(staged.sample_lanes) if self._programs else ()
+        if lanes is None:
+            return None
+        if lanes:
+            return self._decode.draw_by_program(decode, lanes)
+        tokens = self._decode.draw(decode)
+        return None if tokens is None else ProgramStep(tokens)
 
     def _forward(self, staged: StagedStep) -> torch.Tensor:
         if staged.decode is not None:
@@ -141,6 +149,9 @@ class ModelRunner:
     def _sample(self, rows: torch.Tensor, lanes: Sequence[SampleLane], masks: LaneMasks | None) -> SampledTokens:
         if not self._programs:
             return self._sampler.sample(rows, lanes, masks)
+        if self._decode is not None:
+            running = self._programs.running(lanes)
+            self._decode.recall([lanes[lane.row].row for lane in running], running)
         draws = self._programs.draw(self._sampler, rows, lanes, masks)
         sampled = self._sampler.sample(draws.logits, lanes, masks, draws.forced)
         draws.tell(sampled.token_ids)

@@ -1,0 +1,191 @@
+"""Which device programs end recorded steps, and when their steps are recorded.
+
+A program's first steps are computed without a graph. A step is recorded behind one of them, when no other waits, once
+the program has been used a few times at that width: no answer waits for it, and what runs once is not recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from engine.cuda.draw_table import DrawTable
+from engine.cuda.kernels.draw import FULL, PLAIN, DrawForm
+from engine.cuda.program_ending import ProgramEnding
+from engine.cuda.program_table import MOST_HISTORY, MOST_TABLE_BYTES, ProgramTable, table_bytes
+from engine.programs.binding import BoundProgram
+from engine.programs.session import ProgramLane
+from engine.sampling.state import SamplerState
+
+log = logging.getLogger(__name__)
+
+FIRST_USES = 8
+"""Steps of a kind that are computed without a graph before one is recorded."""
+
+MOST_STEPS = 48
+"""Recorded steps with programs; the one that was used longest ago goes first."""
+
+MOST_PROGRAMS = 16
+"""Programs with recorded steps."""
+
+
+class RecordableStep(Protocol):
+    """A kind of step that can be recorded with any ending."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest context that fits."""
+        ...
+
+    def has(self, ending: ProgramEnding) -> bool:
+        """Whether it is recorded."""
+        ...
+
+    def record_program(self, ending: ProgramEnding) -> None:
+        """Records it."""
+        ...
+
+    def forget(self, ending: ProgramEnding) -> None:
+        """Gives its recording up."""
+        ...
+
+
+class _Program:
+    """A program, its table, and its endings so far."""
+
+    def __init__(self, table: ProgramTable) -> None:
+        self.table = table
+        self.endings: dict[tuple[bool, DrawForm], ProgramEnding] = {}
+
+    def ending(self, is_alone: bool, form: DrawForm) -> ProgramEnding:
+        if (is_alone, form) not in self.endings:
+            self.endings[is_alone, form] = ProgramEnding(self.table, is_alone=is_alone, form=form)
+        return self.endings[is_alone, form]
+
+
+_Recording = tuple[RecordableStep, ProgramEnding]
+
+
+class ProgramGraphs:
+    """Recorded steps that end with device programs; used by the device's thread alone.
+
+    Args:
+        state: Rows of device state.
+        draws: Parameters of draws, as recorded steps read them.
+        max_context: Tokens of the longest sequence.
+    """
+
+    def __init__(self, state: SamplerState, draws: DrawTable, max_context: int) -> None:
+        self._state = state
+        self._max_context = max_context
+        self._draws = draws
+        self._programs: OrderedDict[tuple[object, ...], _Program | None] = OrderedDict()
+        self._uses: dict[_Recording, int] = {}
+        self._due: list[_Recording] = []
+        self._recorded: OrderedDict[_Recording, None] = OrderedDict()
+
+    def ending(self, step: RecordableStep, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> ProgramEnding | None:
+        """How a step ends that is recorded; None if it is not, or not yet.
+
+        Args:
+            step: Which kind.
+            rows: Rows of device state of all its lanes.
+            lanes: Those that run a program, alike all of them.
+        """
+        program = self._program(lanes[0].session.kind, lanes[0].session.bound)
+        if program is None or step.context > (program.table.most_context or step.context):
+            return None
+        own = {lane.row for lane in lanes}
+        others = [row for at, row in enumerate(rows) if at not in own]
+        form = PLAIN if self._draws.is_plain(others) else FULL
+        ending = program.ending(not others, form)
+        recording = (step, ending)
+        if not step.has(ending):
+            self._count(recording)
+            return None
+        self._recorded.move_to_end(recording)
+        return ending
+
+    def recall(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
+        """See `DecodeStep.recall`."""
+        if not self._recorded:
+            return
+        for row, lane in zip(rows, lanes, strict=True):
+            program = self._programs.get(lane.session.kind)
+            if program is not None:
+                program.table.recall(row, lane.session, lane.position)
+
+    def record_due(self) -> None:
+        """Records one of the steps that have been used often enough. Raises nothing."""
+        if not self._due:
+            return
+        step, ending = recording = self._due.pop()
+        self._uses.pop(recording, None)
+        if not self._is_known(ending):
+            return
+        while len(self._recorded) >= MOST_STEPS:
+            self._forget(next(iter(self._recorded)))
+        try:
+            step.record_program(ending)
+        except Exception as error:  # whatever it is: the program runs without a graph
+            log.warning("steps with a device program are not recorded: %s", error)
+            self._give_up(ending)
+        else:
+            self._recorded[recording] = None
+
+    def _program(self, kind: tuple[object, ...], bound: BoundProgram) -> _Program | None:
+        if kind in self._programs:
+            self._programs.move_to_end(kind)
+            return self._programs[kind]
+        while len(self._programs) >= MOST_PROGRAMS:
+            oldest = next(iter(self._programs))
+            self._drop(self._programs.pop(oldest))
+        self._programs[kind] = self._made(bound)
+        return self._programs[kind]
+
+    def _made(self, bound: BoundProgram) -> _Program | None:
+        state = self._state
+        context = min(self._max_context, MOST_HISTORY)
+        if table_bytes(bound, state.num_rows, state.vocab_size, context) > MOST_TABLE_BYTES:
+            return None
+        return _Program(ProgramTable(bound, state.num_rows, state.vocab_size, state.device, self._max_context))
+
+    def _count(self, recording: _Recording) -> None:
+        uses = self._uses.get(recording, 0) + 1
+        if len(self._uses) >= MOST_STEPS and recording not in self._uses:
+            self._uses.clear()
+        self._uses[recording] = uses
+        if uses == FIRST_USES:
+            self._due.append(recording)
+
+    def _is_known(self, ending: ProgramEnding) -> bool:
+        return any(program is not None and program.table is ending.table for program in self._programs.values())
+
+    def _give_up(self, ending: ProgramEnding) -> None:
+        for kind, program in self._programs.items():
+            if program is not None and program.table is ending.table:
+                self._drop(program)
+                self._programs[kind] = None
+                return
+
+    def _drop(self, program: _Program | None) -> None:
+        if program is None:
+            return
+        for recording in [one for one in self._recorded if one[1].table is program.table]:
+            self._forget(recording)
+        for counted in [one for one in self._uses if one[1].table is program.table]:
+            del self._uses[counted]
+        self._due = [one for one in self._due if one[1].table is not program.table]
+        program.table.leave()
+
+    def _forget(self, recording: _Recording) -> None:
+        """Gives a recorded step up once the device is done with it."""
+        if self._state.device.type == "cuda":
+            torch.cuda.synchronize(self._state.device)
+        del self._recorded[recording]
+        step, ending = recording
+        step.forget(ending)

@@ -1,0 +1,333 @@
+"""Device programs behind the logits of recorded steps draw what they draw without a graph."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from engine.cuda import graphs, program_graphs
+from engine.cuda.graphs import GraphDecoder
+from engine.cuda.model import CudaModel
+from engine.cuda.program_ending import ProgramEnding
+from engine.cuda.program_table import tokens_seen
+from engine.models.checkpoint import open_checkpoint
+from engine.models.weights import load_weights
+from engine.programs.binding import bind
+from engine.programs.session import ProgramSession
+from engine.runner.programs import ProgramRows
+from engine.sampling.params import SamplingParams
+from engine.sampling.random import stream_key
+from engine.sampling.sampler import TORCH, SampleLane, Sampler
+from engine.sampling.state import SamplerState
+from engine.scheduling.batch import Lane, RowAssignment
+from tests.engine.models.harness import storage_for
+from tests.tiny_models import write_tiny_model
+
+V = 512
+PROMPT = (5, 9, 301)
+
+PLAIN = "def sample(logits, key, heat):\n    return gumbel_argmax(logits / heat, key)\n"
+WALK = """
+state.level = 0.5
+
+def sample(logits, key, prev, step, history, rate):
+    state.level = state.level * 0.5 + rate * float(prev % 7) + float(step)
+    probe.level = state.level
+    return gumbel_argmax(logits + where(one_hot(history[-2]), state.level, 0.0), key)
+"""
+OWN = """
+def sample(logits, key, prev):
+    return where(uniform(key) < 0.3, prev, where(uniform(key) < 0.1, vocab_size, argmax(logits)))
+"""
+WHOLE = """
+def sample(logits, key, history, counts):
+    return gumbel_argmax(logits - float(counts) * 3.0 + float(sum(history)) * 0.001 * float(vocab % 3), key)
+"""
+
+PROGRAMS: Mapping[str, tuple[str, dict[str, float]]] = {
+    "scores": (PLAIN, {"heat": 0.7}),
+    "state and recent tokens": (WALK, {"rate": 0.25}),
+    "tokens of its own": (OWN, {}),
+    "whole history": (WHOLE, {}),
+}
+
+
+class Row:
+    """One running sequence."""
+
+    def __init__(self, row: int, program: str | None, seed: int) -> None:
+        self.row = row
+        self.seed = seed
+        self.tokens = list(PROMPT)
+        self.session: ProgramSession | None = None
+        if program is not None:
+            source, values = PROGRAMS[program]
+            scaled = {name: value + 0.1 * row for name, value in values.items()}
+            self.session = ProgramSession(bind(source, scaled, V), stream_key(seed, 0), len(PROMPT))
+
+    @property
+    def lane(self) -> Lane:
+        sequence = SimpleNamespace(token_ids=self.tokens, num_prompt=len(PROMPT))
+        return Lane(
+            sequence=cast("Any", sequence),
+            run=0,
+            start=len(self.tokens) - 1,
+            num_tokens=1,
+            samples=True,
+            feeds_back=False,
+            reads_prompt=False,
+            row=self.row,
+            pages=array("i", [self.row]),
+            copies=(),
+        )
+
+    @property
+    def sample_lane(self) -> SampleLane:
+        position = len(self.tokens)
+        return SampleLane(row=self.row, position=position, num_output=position - len(PROMPT))
+
+
+class Engine:
+    """Rows that draw with or without recorded steps; logits are made up."""
+
+    def __init__(self, rows: Sequence[Row], decoder: GraphDecoder | None, state: SamplerState) -> None:
+        self.rows = {row.row: row for row in rows}
+        self.decoder = decoder
+        self.state = state
+        self.programs = ProgramRows(state)
+        self.sampler = Sampler(state, form=TORCH)
+        self.noted: dict[int, Any] = {}
+        for row in rows:
+            self.assign(row)
+
+    def assign(self, row: Row) -> None:
+        self.rows[row.row] = row
+        taken = RowAssignment(
+            row.row,
+            SamplingParams(max_tokens=50, temperature=0.9, top_k=0 if row.session else 40),
+            row.seed,
+            0,
+            list(PROMPT),
+            row.tokens[len(PROMPT) :],
+            (0,),
+            row.session,
+        )
+        self.programs.release(row.row)
+        self.state.assign(
+            row.row,
+            params=self.programs.assign(taken),
+            seed=row.seed,
+            stream=0,
+            prompt_ids=list(PROMPT),
+            output_ids=taken.output_ids,
+            eos_token_ids=(0,),
+        )
+
+    def draw(self, places: Sequence[int], *, recorded: bool, takes: bool = True) -> list[int]:
+        """A step of some rows; without `takes` its tokens are void."""
+        rows = [self.rows[place] for place in places]
+        lanes = [row.sample_lane for row in rows]
+        tokens = self.draw_recorded(rows, lanes) if recorded else self.draw_plainly(rows, lanes)
+        self.noted = {rows[at].row: noted for at, noted in self.programs.take_probes().items()}
+        for row, token in zip(rows, tokens, strict=True):
+            if takes:
+                row.tokens.append(max(token, 0))
+        return tokens
+
+    def draw_plainly(self, rows: Sequence[Row], lanes: Sequence[SampleLane]) -> list[int]:
+        logits = torch.stack([logits_of(row) for row in rows]).to(self.state.device)
+        if self.decoder is not None:
+            running = self.programs.running(lanes)
+            self.decoder.recall([lanes[lane.row].row for lane in running], running)
+        draws = self.programs.draw(self.sampler, logits, lanes, None)
+        sampled = self.sampler.sample(draws.logits, lanes, None, draws.forced)
+        draws.tell(sampled.token_ids)
+        return sampled.token_ids.tolist()
+
+    def draw_recorded(self, rows: Sequence[Row], lanes: Sequence[SampleLane]) -> list[int]:
+        assert self.decoder is not None
+        MadeUp.logits = torch.stack([logits_of(row) for row in rows])
+        staged = self.decoder.stage([row.lane for row in rows])
+        running = self.programs.alike(lanes)
+        assert staged is not None
+        assert running
+        for _ in range(2):
+            step = self.decoder.draw_by_program(staged, running)
+            if step is not None:
+                self.programs.note(step.noted)
+                return step.tokens.tolist()
+            self.decoder.rest()
+        raise AssertionError("it is not recorded")
+
+
+def logits_of(row: Row) -> torch.Tensor:
+    random = torch.Generator().manual_seed(row.seed * 1000 + len(row.tokens))
+    return torch.randn(V, generator=random) * 3
+
+
+class MadeUp:
+    """In place of the kernels from tokens to logits."""
+
+    logits = torch.zeros(0)
+
+    def __init__(self, plan: Any, lanes: Any, storage: Any, buffers: Any, last_tokens: Any, *, pdl: bool) -> None:
+        self._width = plan.width
+        self._buffers = buffers
+
+    def launch(self) -> torch.Tensor:
+        logits = self._buffers.logits[: self._width]
+        logits.fill_(float("nan"))  # of padding
+        logits[: len(self.logits)] = self.logits
+        return cast("torch.Tensor", logits)
+
+
+@pytest.fixture
+def decoder(tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> GraphDecoder:
+    checkpoint = open_checkpoint(write_tiny_model(tmp_path, "llama", num_hidden_layers=1, vocab_size=V))
+    model = CudaModel.of(checkpoint.config, load_weights(checkpoint, torch.float32, device))
+    monkeypatch.setattr(graphs, "Decoding", MadeUp)
+    monkeypatch.setattr(program_graphs, "FIRST_USES", 1)
+    storage = storage_for(checkpoint.config, num_pages=8, device=device)
+    state = SamplerState(num_rows=6, vocab_size=V, device=device)
+    return GraphDecoder(model, storage, state, max_lanes=4, max_context=32, pdl=False)
+
+
+def engines(decoder: GraphDecoder, programs: Sequence[str | None]) -> tuple[Engine, Engine]:
+    """One that records, and one that does not, with the same rows."""
+    ours, theirs = ([Row(at, program, 40 + at) for at, program in enumerate(programs)] for _ in range(2))
+    state = SamplerState(num_rows=6, vocab_size=V, device=decoder.state.device)
+    return Engine(ours, decoder, decoder.state), Engine(theirs, None, state)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_recorded_step_draws_what_the_program_draws_without(decoder: GraphDecoder, program: str) -> None:
+    ours, theirs = engines(decoder, [program, program, program])
+    for _ in range(3):
+        assert ours.draw([2, 0, 1], recorded=True) == theirs.draw([2, 0, 1], recorded=False)
+        assert ours.noted.keys() == theirs.noted.keys()
+        for row, noted in theirs.noted.items():
+            assert ours.noted[row] == pytest.approx(noted)
+    assert ours.state.last_tokens[:3].tolist() == theirs.state.last_tokens[:3].tolist()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_rows_go_from_recorded_steps_to_others_and_back(decoder: GraphDecoder, program: str) -> None:
+    ours, theirs = engines(decoder, [program, program])
+    for recorded in (False, True, True, False, True, False, False, True):
+        assert ours.draw([0, 1], recorded=recorded) == theirs.draw([0, 1], recorded=False)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_void_step_is_drawn_again_from_the_state_before(decoder: GraphDecoder, program: str) -> None:
+    ours, theirs = engines(decoder, [program])
+    for first, second in ((True, True), (True, True), (True, False), (False, True), (True, True)):
+        ours.draw([0], recorded=first, takes=False)
+        assert ours.draw([0], recorded=second) == theirs.draw([0], recorded=False)
+
+
+@pytest.mark.parametrize("program", ["state and recent tokens", "tokens of its own"])
+def test_lanes_without_the_program_draw_as_they_always_do(decoder: GraphDecoder, program: str) -> None:
+    ours, theirs = engines(decoder, [program, None, program])
+    for _ in range(3):
+        assert ours.draw([1, 0, 2], recorded=True) == theirs.draw([1, 0, 2], recorded=False)
+    assert ours.state.last_tokens[:3].tolist() == theirs.state.last_tokens[:3].tolist()
+
+
+def test_a_row_that_others_used_meanwhile_goes_on_where_it_was(decoder: GraphDecoder) -> None:
+    ours, theirs = engines(decoder, ["state and recent tokens"] * 2)
+    for engine, recorded in ((ours, True), (theirs, False)):
+        for _ in range(2):
+            engine.draw([0, 1], recorded=recorded)
+        before, newcomer = engine.rows[0], Row(0, "state and recent tokens", 7)
+        engine.assign(newcomer)
+        for _ in range(2):
+            engine.draw([0, 1], recorded=recorded)
+        before.row = 3
+        engine.assign(before)
+        for _ in range(2):
+            engine.draw([3, 1, 0], recorded=recorded)
+    assert [row.tokens for row in ours.rows.values()] == [row.tokens for row in theirs.rows.values()]
+
+
+def test_a_program_is_recorded_after_some_uses_and_when_nothing_waits(
+    decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_graphs, "FIRST_USES", 3)
+    ours, _ = engines(decoder, ["scores"])
+    row = ours.rows[0]
+    staged = decoder.stage([row.lane])
+    running = ours.programs.alike([row.sample_lane])
+    assert staged is not None
+    assert running
+    MadeUp.logits = logits_of(row)[None]
+    for _ in range(2):
+        assert decoder.draw_by_program(staged, running) is None
+        decoder.rest()
+    assert decoder.draw_by_program(staged, running) is None
+    assert decoder.draw_by_program(staged, running) is None
+    decoder.rest()
+    assert decoder.draw_by_program(staged, running) is not None
+
+
+def test_the_recording_that_was_used_longest_ago_makes_room(
+    decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_graphs, "MOST_STEPS", 2)
+    ours, theirs = engines(decoder, ["scores", "scores", "scores"])
+    recorded = []
+    record = graphs._RecordedStep.record_program
+
+    def note(step: Any, ending: ProgramEnding) -> None:
+        recorded.append(step._plan.width)
+        record(step, ending)
+
+    monkeypatch.setattr(graphs._RecordedStep, "record_program", note)
+    for places in ([0], [0, 1], [0], [0, 1, 2], [0], [0, 1]):
+        assert ours.draw(places, recorded=True) == theirs.draw(places, recorded=False)
+    assert recorded == [1, 2, 4, 2]
+
+
+def test_a_program_that_cannot_be_recorded_runs_without(
+    decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = engines(decoder, ["state and recent tokens"])
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no memory for that")
+
+    monkeypatch.setattr(graphs._RecordedStep, "record_program", fail)
+    with caplog.at_level(logging.WARNING), pytest.raises(AssertionError, match="not recorded"):
+        ours.draw([0], recorded=True)
+    assert "no memory for that" in caplog.text
+    assert ours.draw([0], recorded=False) == theirs.draw([0], recorded=False)
+
+
+def test_programs_that_make_room_for_others_leave_sessions_what_is_theirs(
+    decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_graphs, "MOST_PROGRAMS", 1)
+    ours, theirs = engines(decoder, ["state and recent tokens", "whole history"])
+    for place in (0, 1, 0, 1, 0):
+        assert ours.draw([place], recorded=True) == theirs.draw([place], recorded=False)
+    gc.collect()
+    assert ours.draw([0, 1], recorded=False) == theirs.draw([0, 1], recorded=False)
+
+
+def test_how_far_back_a_program_looks_is_read_from_it() -> None:
+    def seen(body: str, inputs: str = "history") -> int | None:
+        return tokens_seen(bind(f"def sample(logits, {inputs}):\n    return {body}\n", {}, V).graph)
+
+    assert seen("argmax(logits)") == 0
+    assert seen("prev", "prev") == 1
+    assert seen("history[-5] + prev", "prev, history") == 5
+    assert seen("history[-65]") is None
+    assert seen("int(sum(history))") is None
+    assert seen("argmax(counts)", "counts") is None
