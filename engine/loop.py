@@ -20,7 +20,14 @@ from engine.client import validate_request
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.constraint import Constraint
 from engine.constraints.masks import MaskHandover
-from engine.contexts.commands import ContextCommand, ContextInfo, ExportContext, ReleaseContexts, RetainContext
+from engine.contexts.commands import (
+    ContextCommand,
+    ContextInfo,
+    ExportContext,
+    KeepContext,
+    ReleaseContexts,
+    RetainContext,
+)
 from engine.errors import InvalidRequest
 from engine.forward.passes import validate_passes
 from engine.forward.validation import validate_lanes
@@ -180,8 +187,12 @@ class EngineLoop:
 
     def obey(self, command: ContextCommand) -> list[TokenEvent]:
         """Does what the owner of held contexts wants; returns what that ended."""
-        if isinstance(command, RetainContext | ExportContext) and self._scheduler.may_hold_no_more(command.context_id):
-            return []
+        if isinstance(command, RetainContext | ExportContext | KeepContext):
+            is_refused = self._scheduler.may_hold_no_more(command.context_id)
+            if is_refused and isinstance(command, KeepContext):
+                return self._scheduler.release_contexts([command.context_id])
+            if is_refused:
+                return []
         if isinstance(command, ReleaseContexts):
             return self._scheduler.release_contexts(command.context_ids)
         self._scheduler.contexts.obey(command)
@@ -199,7 +210,8 @@ class EngineLoop:
     def wants_tending(self) -> bool:
         """True if something happens by time alone, so that `tend` must be called while nothing runs too."""
         contexts = self._scheduler.contexts
-        return bool(self._scheduler.ceilings) or len(contexts.leases) > 0 or len(contexts.exports) > 0
+        timed = (contexts.leases, contexts.kept, contexts.exports)
+        return bool(self._scheduler.ceilings) or any(len(each) > 0 for each in timed)
 
     def tend(self) -> list[TokenEvent]:
         """Does what is due by time alone, and returns what that ended; to be called a few times a second."""
@@ -210,6 +222,11 @@ class EngineLoop:
         leases = self._scheduler.contexts.leases
         revoked, leases.revoked = leases.revoked, []
         return revoked
+
+    def is_of_nobody(self, context_id: str) -> bool:
+        """True for what anybody may ask about who knows its name: exports, and what is kept."""
+        contexts = self._scheduler.contexts
+        return context_id in contexts.exports or context_id in contexts.kept
 
     def is_exported(self, context_id: str) -> bool:
         """True for what anybody may import."""

@@ -11,6 +11,7 @@ from engine.contexts.commands import (
     ExportContext,
     ForkContext,
     ImportContext,
+    KeepContext,
     KeepExport,
     OpenContext,
     ReleaseContexts,
@@ -106,6 +107,7 @@ Command = (
     | ReleaseContexts
     | RetainContext
     | EndLease
+    | KeepContext
     | ExportContext
     | ImportContext
     | KeepExport

@@ -26,6 +26,7 @@ from engine.contexts.commands import (
     ExportContext,
     ForkContext,
     ImportContext,
+    KeepContext,
     KeepExport,
     OpenContext,
     ReleaseContexts,
@@ -201,7 +202,7 @@ class EngineServer:
             case Guess(request_id, token_ids, proposals) if request_id in gateway.requests:
                 self._loop.guess(request_id, token_ids, proposals)
             case DescribeContext(op_id, context_id):
-                is_known = context_id in gateway.contexts or self._loop.is_exported(context_id)
+                is_known = context_id in gateway.contexts or self._loop.is_of_nobody(context_id)
                 info = self._loop.describe_context(context_id if is_known else "")
                 gateway.frame.contexts.append(ContextDescribed(op_id, info))
             case (
@@ -212,6 +213,7 @@ class EngineServer:
                 | ReleaseContexts()
                 | RetainContext()
                 | EndLease()
+                | KeepContext()
                 | ExportContext()
                 | ImportContext()
                 | KeepExport()
@@ -238,6 +240,8 @@ class EngineServer:
                 pass
             case ExportContext(context_id) if context_id in gateway.contexts:
                 pass
+            case KeepContext(context_id) if context_id in gateway.contexts:
+                gateway.contexts.discard(context_id)
             case ImportContext(export_id, context_id) if self._loop.is_exported(export_id):
                 gateway.contexts.add(context_id)
             case KeepExport() | ReleaseExport():

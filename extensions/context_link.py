@@ -118,6 +118,12 @@ class ContextLink:
         """The engine does not know the context: it will be opened anew."""
         self._epoch = ""
 
+    def hand_over(self) -> str:
+        """It is the engine's from here on; returns the context's id there, empty if no engine knows it."""
+        context_id, self._context_id = self._context_id if self._epoch else "", ""
+        self._epoch = ""
+        return context_id
+
     def release(self) -> None:
         """The engine may forget it."""
         if self._epoch:

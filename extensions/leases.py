@@ -6,7 +6,7 @@ import uuid
 from typing import Literal
 
 from engine.client import EngineClient
-from engine.contexts.commands import EndLease, RetainContext
+from engine.contexts.commands import ContextInfo, EndLease, KeepContext, RetainContext
 from engine.errors import EngineStopped, QuotaExceeded
 from engine.leases.lease import LeaseRevoked, OnPressure
 from extensions.context_link import ContextLink
@@ -15,6 +15,33 @@ Ended = Literal["pressure", "expired", "quota", "budget", "engine", "ended"]
 """Why a lease ended: see `engine.leases.lease.Reason`; or the engine went away, or its holder ended it."""
 
 MAX_TTL_S = 7 * 86_400.0
+
+
+async def hand_over(
+    engine: EngineClient, link: ContextLink, *, ttl_s: float, max_bytes: int, value: float, max_kept: int
+) -> ContextInfo:
+    """Leaves a context to the engine, which keeps it under a lease of its own whatever becomes of this process.
+
+    Args:
+        engine: Which.
+        link: To the context; it leads nowhere afterwards.
+        ttl_s: How long it is kept.
+        max_bytes: Most KV that it is kept for.
+        value: The chance that a request begins with its history, 0..1.
+        max_kept: Most contexts of its account that are kept so: the oldest give way to it.
+
+    Returns:
+        What is kept; nothing of it (`length` 0) if the engine has ended the context instead.
+
+    Raises:
+        EngineStopped: No engine is there.
+    """
+    context_id, lease_id = link.hand_over(), uuid.uuid4().hex
+    if not context_id:
+        raise EngineStopped("no engine knows the context")
+    engine.tell(KeepContext(context_id, lease_id, round(ttl_s * 1000), max_bytes // 1024, value, max_kept))
+    info = await engine.describe_context(context_id)
+    return info if info.lease_id == lease_id else ContextInfo(length=0)
 
 
 class ContextLease:

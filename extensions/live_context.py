@@ -22,7 +22,7 @@ from engine.sampling.params import SamplingParams
 from extensions.generation import Generation
 from extensions.held_stream import HeldStream
 from extensions.history import History, Mark
-from extensions.leases import MAX_TTL_S, ContextLease
+from extensions.leases import MAX_TTL_S, ContextLease, hand_over
 from extensions.output import GenerateOptions
 from extensions.scoring import gather_all, read_logprobs, read_rows
 from extensions.stepped import Distribution, SteppedGeneration
@@ -327,6 +327,29 @@ class LiveContext(History):
         self._check()
         context_id = self._link.sync(self.token_ids, self._edits)
         self._engine.tell(ExportContext(context_id, export_id, round(ttl_s * 1000)))
+
+    async def hand_over(self, *, ttl_s: float, max_bytes: int, value: float, max_kept: int) -> ContextInfo:
+        """Computes what is pending and leaves the context to the engine; see `extensions.leases.hand_over`.
+
+        The context is released with that.
+
+        Raises:
+            ValueError: The context is released or busy, or an argument is out of range.
+            InvalidRequest: It does not fit.
+            QueueFull: Too many requests wait already.
+            EngineStopped: No engine is there, or it ended meanwhile.
+        """
+        if not 0.0 < ttl_s <= MAX_TTL_S or max_bytes < 1 or not 0.0 <= value <= 1.0:
+            raise ValueError("ttl_s and max_bytes must be positive, and value between 0 and 1")
+        # Computes the last token, and has all whole pages known to the prefix cache.
+        await self.prefill()
+        self._check()
+        engine, link = self._engine, self._link
+        self._link.sync(self.token_ids, self._edits)
+        try:
+            return await hand_over(engine, link, ttl_s=ttl_s, max_bytes=max_bytes, value=value, max_kept=max_kept)
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Lets go of everything, a lease included. Idempotent."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,13 +30,13 @@ class Work:
         prompt_ids: The prompt.
         options: How.
         held: A context that has the prompt, to go on from; released with the work.
-        keep: Called in place of that if the work came to its end: who gave it looks after the context then.
+        keep: Awaited in place of that once the work came to its end: who gave it looks after the context then.
     """
 
     prompt_ids: Sequence[int]
     options: GenerateOptions
     held: LiveContext | None = None
-    keep: Callable[[], None] | None = None
+    keep: Callable[[], Awaitable[None]] | None = None
 
 
 @dataclass(slots=True)
@@ -150,6 +150,7 @@ class Generations:
             if step.finish_reason is not None:
                 self._num_open -= 1
         except StopAsyncIteration:
+            await self._keep()
             raise
         except Exception:
             self._watch.abandon("error")
@@ -165,12 +166,19 @@ class Generations:
         held, self._held = self._held, []
         for part in held:
             assert part.held is not None
-            if part.keep is not None and not self._num_open:
-                part.keep()
-            else:
-                part.held.release()
+            part.held.release()
         self._watch.abandon("abort")
         self._payer.end(self.usage)
+
+    async def _keep(self) -> None:
+        """All has come to its end: what is to be kept of it is kept, so that its reader can tell."""
+        if self._num_open or not any(part.keep for part in self._held):
+            return
+        await asyncio.gather(*(part.aclose() for part in self._parts))
+        held, self._held = self._held, [part for part in self._held if part.keep is None]
+        for part in held:
+            if part.keep is not None:
+                await part.keep()
 
     async def collect(self) -> list[Choice]:
         """Waits for all and returns the choices in order. Closes itself.

@@ -68,7 +68,7 @@ class Services:
         programs: What starts programs, and knows which there are.
         tools: What calls tools, and knows which there are.
         prefixes: What keeps histories and their KV.
-        retainer: What keeps the KV of requests that want that for a while.
+        retainer: What has the KV of requests kept that want that for a while.
         batches: What is worked on when nobody is in a hurry, and its files; None without a Redis or a directory.
         detached: Programs that run whoever is there to read; None without a Redis.
         tenants: Who may use how much; None on a server without tenants, or without a Redis.
@@ -157,7 +157,6 @@ class Services:
             await self.detached.aclose()
         await self.programs.aclose()
         await self.tools.aclose()
-        await self.retainer.aclose()
         await self.prefixes.aclose()
         if self.stored is not None:
             await self.stored.aclose()

@@ -222,7 +222,7 @@ class Settings(BaseSettings):
     """Most seconds that `retention` may ask for the KV of a request to be kept."""
 
     max_retained: Annotated[int, Field(ge=1, le=100_000)] = 64
-    """Most requests of one API key whose KV a worker keeps so at once; the oldest goes first."""
+    """Most requests of one API key or tenant whose KV is kept so at once; the oldest goes first."""
 
     max_runs: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Most detached runs of one API key; the one that ended longest ago goes first."""

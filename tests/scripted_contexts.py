@@ -10,6 +10,7 @@ from engine.contexts.commands import (
     ExportContext,
     ForkContext,
     ImportContext,
+    KeepContext,
     KeepExport,
     OpenContext,
     ReleaseContexts,
@@ -30,6 +31,7 @@ class ScriptedContexts:
         leases: Ids of leases by context.
         exports: Token ids by export; a test may look here, or take some away.
         kept_ms: How long each export is to be kept.
+        kept: Token ids by context that was left to the engine; none is ever ended here.
     """
 
     def __init__(self) -> None:
@@ -38,6 +40,7 @@ class ScriptedContexts:
         self.leases: dict[str, str] = {}
         self.exports: dict[str, list[int]] = {}
         self.kept_ms: dict[str, int] = {}
+        self.kept: dict[str, list[int]] = {}
 
     def obey(self, command: ContextCommand) -> None:
         """Does as told; what names no context is ignored."""
@@ -57,6 +60,8 @@ class ScriptedContexts:
                 self.leases[context_id] = lease_id
             case EndLease(context_id, lease_id) if self.leases.get(context_id) == lease_id:
                 del self.leases[context_id]
+            case KeepContext(context_id, lease_id) if context_id in self.histories:
+                self.kept[context_id], self.leases[context_id] = self.histories.pop(context_id), lease_id
             case ExportContext(context_id, export_id, ttl_ms) if context_id in self.histories:
                 self.exports[export_id], self.kept_ms[export_id] = list(self.histories[context_id]), ttl_ms
             case ImportContext(export_id, new_id) if export_id in self.exports:
@@ -83,7 +88,8 @@ class ScriptedContexts:
 
     def describe(self, context_id: str) -> ContextInfo:
         """Says that everything but the last token is computed."""
-        length = len(self.histories.get(context_id, self.exports.get(context_id, ())))
+        held = self.histories | self.exports | self.kept
+        length = len(held.get(context_id, ()))
         computed = max(0, length - 1)
         pages = -(-computed // 16)
         return ContextInfo(

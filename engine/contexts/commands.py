@@ -84,6 +84,28 @@ class EndLease(msgspec.Struct, frozen=True, tag="end_lease"):
     lease_id: str
 
 
+class KeepContext(msgspec.Struct, frozen=True, tag="keep"):
+    """Leaves a context to the engine, which holds it under a lease whatever becomes of its gateway, or ends it.
+
+    The gateway has no say over it any more, but may ask what it holds; see `engine.leases.kept`.
+
+    Attributes:
+        context_id: Which context.
+        lease_id: Name of the lease, unique over all owners and times.
+        ttl_ms: How long.
+        max_kib: Most KV that it holds for.
+        value: The chance that a request begins with its history, 0..1.
+        max_kept: Most contexts that are kept so for its account: the oldest give way to it.
+    """
+
+    context_id: str
+    lease_id: str
+    ttl_ms: int
+    max_kib: int
+    value: float
+    max_kept: int
+
+
 class ExportContext(msgspec.Struct, frozen=True, tag="export"):
     """Makes a fork of a context that belongs to no gateway; see `engine.contexts.exports`.
 
@@ -136,6 +158,7 @@ ContextCommand = (
     | ReleaseContexts
     | RetainContext
     | EndLease
+    | KeepContext
     | ExportContext
     | ImportContext
     | KeepExport

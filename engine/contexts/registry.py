@@ -21,6 +21,7 @@ from engine.contexts.commands import (
     ExportContext,
     ForkContext,
     ImportContext,
+    KeepContext,
     KeepExport,
     OpenContext,
     ReleaseExport,
@@ -42,6 +43,7 @@ from engine.kv.manager import KVManager, PrefixName
 from engine.kv.tiers import HostCopy, HostTier
 from engine.leases.book import LeaseBook
 from engine.leases.costs import RestoreCosts
+from engine.leases.kept import KeptHistories
 from engine.sequence import Sequence
 
 
@@ -57,7 +59,8 @@ class ContextRegistry:
         num_demoted: Contexts whose pages were needed by others, so far.
         costs: What it takes to have KV back.
         leases: Who wishes to keep what.
-        exports: What belongs to no gateway.
+        exports: What belongs to no gateway, and is there to be forked from.
+        kept: What belongs to no gateway, and is there so that requests that begin the same find its pages.
     """
 
     def __init__(self, kv: KVManager, tier: HostTier, window: int | None = None) -> None:
@@ -70,6 +73,7 @@ class ContextRegistry:
         self._contexts: dict[str, HeldContext] = {}
         self._uses = itertools.count(1)
         self.num_demoted = 0
+        self.kept = KeptHistories(self.leases, self.forget)
         self.exports = ContextExports(self._contexts, self._pages, kv.meter, add=self._add, forget=self.forget)
 
     def __len__(self) -> int:
@@ -127,7 +131,14 @@ class ContextRegistry:
 
     def obey(
         self,
-        command: OpenContext | AppendTokens | ForkContext | TruncateContext | RetainContext | EndLease | ExportCommand,
+        command: OpenContext
+        | AppendTokens
+        | ForkContext
+        | TruncateContext
+        | RetainContext
+        | EndLease
+        | KeepContext
+        | ExportCommand,
     ) -> None:
         """Does as told; what names no context, or one that exists already, is ignored."""
         if isinstance(command, ImportContext | KeepExport | ReleaseExport):
@@ -148,6 +159,8 @@ class ContextRegistry:
                 self._when_idle(context, lambda: self._fork(context, new_ids))
             case TruncateContext(length=length, edits=edits):
                 self._when_idle(context, lambda: self._pages.truncate(context, length, edits))
+            case KeepContext():
+                self._when_idle(context, lambda: self.kept.keep(context, command))
             case ExportContext():
                 self._when_idle(context, lambda: self.exports.obey(command))
             case RetainContext():
@@ -307,10 +320,11 @@ class ContextRegistry:
                 self.num_demoted += 1
 
     def tend(self) -> None:
-        """Ends leases and exports that are over by now."""
+        """Ends leases, and what is kept by them, and exports that are over by now."""
         for context, reason in self.leases.due():
             self.leases.revoke(context, reason)
             self._unhost(context)
+        self.kept.tend()
         self.exports.tend()
 
     def demote_one(self, keep: HeldContext | None = None) -> bool:

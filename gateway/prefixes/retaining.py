@@ -1,16 +1,17 @@
 """KV of requests that is kept for a while when they are over, for requests that begin the same.
 
-A request that wants that runs on a context of its own, which is held with a lease afterwards. Its whole pages are in
-the prefix cache, where others of the same salt find them, and its account pays for them as long as they are held.
+A request that wants that runs on a context of its own, which is left to the engine afterwards, under a lease. Its
+whole pages are in the prefix cache, where others of the same salt find them, and its account pays for them as long as
+they are held, whatever becomes of this process. The answer says what was kept, and until when, or why nothing was.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import defaultdict
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from engine.errors import EngineError
 from engine.request import EngineInfo
@@ -29,47 +30,79 @@ log = logging.getLogger(__name__)
 MAX_BYTES = 2**50
 """What a wish without a budget holds for."""
 
+FIELD = "retention"
+"""Of a request and of its answer."""
+
+Reason = Literal["max_bytes", "quota", "engine"]
+"""Why nothing is kept: it holds more than the request allows; its account may hold no more; the engine did not."""
+
 _EXCLUDED: dict[str, tuple[object, ...]] = {"n": (1,), "best_of": (None, 1), "server_tools": ([],), "servers": ([],)}
 _SHOWN = {"servers": "tools"}
 
 
-@dataclass(slots=True, eq=False)
-class _Kept:
-    """One history that is held.
+@dataclass(frozen=True, slots=True)
+class _Keeping:
+    """One wish, and what it takes to fulfil it.
 
     Attributes:
-        live: Its context.
-        salt: Of its pages.
-        task: Lets go of it in the end.
+        live: The context of the request.
+        wish: What it wants.
+        info: Of the engine.
+        max_kept: Histories of one account that are kept at once.
+        told: Of the answer: has the outcome afterwards.
     """
 
     live: LiveContext
-    salt: str
-    task: asyncio.Task[None] | None = None
+    wish: RetentionWish
+    info: EngineInfo
+    max_kept: int
+    told: dict[str, Any] = field(default_factory=dict)
 
-    def covers(self, other: _Kept) -> bool:
-        """Whether another history is the beginning of this one, so that holding it is of no more use."""
-        is_like = (self.salt, self.live.adapter) == (other.salt, other.live.adapter)
-        return is_like and self.live.token_ids[: other.live.length] == other.live.token_ids
+    async def __call__(self) -> None:
+        """Leaves the context to the engine, whatever comes of that."""
+        live, wish = self.live, self.wish
+        num_tokens, max_bytes = live.length, wish.max_bytes or MAX_BYTES
+        try:
+            kept = await live.hand_over(ttl_s=wish.ttl_s, max_bytes=max_bytes, value=wish.value, max_kept=self.max_kept)
+        except (ValueError, EngineError) as error:
+            log.info("the KV of a request is not kept: %s", error)
+            self._tell(reason="engine")
+            return
+        finally:
+            live.release()
+        num_bytes = kept.num_pages * self.info.page_bytes
+        if kept.length:
+            self._tell(tokens=kept.length, num_bytes=num_bytes, expires_at=int(time.time() + wish.ttl_s))
+            return
+        needed = -(-num_tokens // self.info.page_size) * self.info.page_bytes
+        self._tell(reason="max_bytes" if needed > max_bytes else "quota")
+
+    def _tell(
+        self, *, tokens: int = 0, num_bytes: int = 0, expires_at: int | None = None, reason: Reason | None = None
+    ) -> None:
+        status = "kept" if reason is None else "not_kept"
+        self.told[FIELD] = {
+            "status": status,
+            "tokens": tokens,
+            "bytes": num_bytes,
+            "expires_at": expires_at,
+            "reason": reason,
+        }
 
 
 class Retainer:
-    """Holds what requests want to be kept, in one gateway process. Belongs to one event loop.
+    """Has the engine keep what requests want to be kept.
 
     Args:
         runtime: The door to the model.
-        max_ttl_s: For how long anything is held at most.
-        max_kept: Histories of one account that are held at once; the oldest goes first.
+        max_ttl_s: For how long anything is kept at most.
+        max_kept: Histories of one account that are kept at once; the oldest goes first.
     """
 
     def __init__(self, runtime: Runtime, *, max_ttl_s: float, max_kept: int) -> None:
         self._runtime = runtime
         self._max_ttl_s = max_ttl_s
         self._max_kept = max_kept
-        self._kept: defaultdict[str, list[_Kept]] = defaultdict(list)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._kept.values()))
 
     def check(self, body: SamplingFields | ResponseRequest, *, is_program: bool) -> None:
         """Refuses what cannot be kept.
@@ -82,25 +115,33 @@ class Retainer:
         if wish is None:
             return
         if is_program:
-            raise UnsupportedParameter("retention", "A program keeps KV by itself, with `ctx.retain`.")
+            raise UnsupportedParameter(FIELD, "A program keeps KV by itself, with `ctx.retain`.")
         for name, nothing in _EXCLUDED.items():
             if getattr(body, name, nothing[0]) not in nothing:
                 shown = _SHOWN.get(name, name)
-                raise UnsupportedParameter(shown, f"'{shown}' does not go with 'retention'.")
+                raise UnsupportedParameter(shown, f"'{shown}' does not go with '{FIELD}'.")
         if isinstance(body, CompletionRequest) and len(body.prompt) != 1:
-            raise BadRequest("With 'retention' goes one prompt.", "prompt")
+            raise BadRequest(f"With '{FIELD}' goes one prompt.", "prompt")
         if wish.ttl_s > self._max_ttl_s:
-            message = f"'retention.ttl_s' must be at most {self._max_ttl_s:g} seconds."
-            raise BadRequest(message, "retention.ttl_s")
+            message = f"'{FIELD}.ttl_s' must be at most {self._max_ttl_s:g} seconds."
+            raise BadRequest(message, f"{FIELD}.ttl_s")
 
-    def plan(self, body: SamplingFields | ResponseRequest, info: EngineInfo, payer: Payer, work: Work) -> Work:
-        """The same work, on a context that is held when it is over, if the request wants that.
+    def plan(
+        self,
+        body: SamplingFields | ResponseRequest,
+        info: EngineInfo,
+        payer: Payer,
+        work: Work,
+        told: dict[str, Any],
+    ) -> Work:
+        """The same work, on a context that is kept when it is over, if the request wants that.
 
         Args:
             body: The request.
             info: Of the engine.
             payer: Who pays.
             work: What is to be done, on a context already if it goes on from a prefix.
+            told: Gets a field for the answer, once it is known what was kept.
         """
         wish = body.retention
         if wish is None or not _is_possible(work.prompt_ids, info):
@@ -108,52 +149,7 @@ class Retainer:
         held = work.held or self._runtime.open_context(
             work.prompt_ids, account=payer.account, salt=payer.salt, adapter=info.adapter_of(body.model)
         )
-
-        def keep() -> None:
-            self._keep(_Kept(held, payer.salt), payer.account, wish)
-
-        return replace(work, held=held, keep=keep)
-
-    async def aclose(self) -> None:
-        """Lets go of all of it. Idempotent."""
-        tasks = [one.task for several in self._kept.values() for one in several if one.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _keep(self, kept: _Kept, account: str, wish: RetentionWish) -> None:
-        self._kept[account].append(kept)
-        kept.task = asyncio.create_task(self._hold(kept, account, wish))
-        # Not in the task itself: one that is cancelled before it has begun does nothing at all.
-        kept.task.add_done_callback(lambda _: self._let_go(kept, account))
-
-    async def _hold(self, kept: _Kept, account: str, wish: RetentionWish) -> None:
-        """Holds one history until its time is over."""
-        live = kept.live
-        try:
-            # Computes the last token, and has all whole pages known to the prefix cache.
-            await live.prefill()
-            max_bytes = wish.max_bytes or MAX_BYTES
-            await live.retain(ttl_s=wish.ttl_s, max_bytes=max_bytes, value=wish.value, on_pressure="tokens")
-        except (ValueError, EngineError) as error:
-            log.info("the KV of a request is not kept: %s", error)
-            return
-        for other in self._superfluous(kept, account):
-            assert other.task is not None
-            other.task.cancel()
-        await asyncio.sleep(wish.ttl_s)
-
-    def _superfluous(self, kept: _Kept, account: str) -> list[_Kept]:
-        """What need not, or can no longer, be held beside a new history."""
-        others = [one for one in self._kept[account] if one is not kept]
-        num_over = len(others) + 1 - self._max_kept
-        return [one for place, one in enumerate(others) if place < num_over or kept.covers(one)]
-
-    def _let_go(self, kept: _Kept, account: str) -> None:
-        kept.live.release()
-        self._kept[account].remove(kept)
-        if not self._kept[account]:
-            del self._kept[account]
+        return replace(work, held=held, keep=_Keeping(held, wish, info, self._max_kept, told))
 
 
 def _is_possible(prompt_ids: Sequence[int], info: EngineInfo) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 
 from gateway.errors import BadRequest
@@ -42,18 +44,20 @@ async def create_chat_completion(request: Request, services: ServicesDep) -> Res
         return await chat_with_tools(request, services, body, model)
     runtime, info = services.runtime, await services.engine_info()
     payer = payer_of(request, services, body.cache_salt)
+    told: dict[str, Any] = {}
     async with prefix_of(body, services.prefixes, info, payer) as used:
         chat = await prepare_chat(body, runtime.text, info, services.settings, None if used is None else used.start)
         work = await Generations.start(
             runtime,
-            [services.retainer.plan(body, info, payer, chat.work if used is None else used.work(chat.work))],
+            [services.retainer.plan(body, info, payer, chat.work if used is None else used.work(chat.work), told)],
             payer=payer,
             model=model,
             metrics=services.metrics,
             prompt_param="messages",
         )
     form = chat.form(body, runtime.text, services.settings)
-    head = Head.new("chatcmpl", model=model, fingerprint=info.fingerprint, kv=None if used is None else used.kv)
+    kv = None if used is None else used.kv
+    head = Head.new("chatcmpl", model=model, fingerprint=info.fingerprint, kv=kv, told=told)
     if body.stream:
         return stream(services, work, ChatChunks(head, form))
     choices = await collect(request, work)

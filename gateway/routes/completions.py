@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -47,6 +48,7 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
         payer_of(request, services, body.cache_salt),
         await drafter_of(body, runtime.text, info, services.settings),
     )
+    told: dict[str, Any] = {}
     async with prefix_of(body, services.prefixes, info, payer) as used:
         infill = _infill(body, runtime.text)
         if used is not None:
@@ -61,13 +63,14 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
             parts = [used.work(parts[0])]
         work = await Generations.start(
             runtime,
-            [services.retainer.plan(body, info, payer, part) for part in parts],
+            [services.retainer.plan(body, info, payer, part, told) for part in parts],
             payer=payer,
             model=model,
             metrics=services.metrics,
             prompt_param="prompt",
         )
-    head = Head.new("cmpl", model=model, fingerprint=info.fingerprint, kv=None if used is None else used.kv)
+    kv = None if used is None else used.kv
+    head = Head.new("cmpl", model=model, fingerprint=info.fingerprint, kv=kv, told=told)
     if body.stream:
         return stream(services, work, CompletionChunks(head, body, prompts))
     choices = await collect(request, work)

@@ -129,7 +129,7 @@ async def _begin(
         with client_names():
             work = await Generations.start(
                 services.runtime,
-                [services.retainer.plan(body, info, payer, part)],
+                [services.retainer.plan(body, info, payer, part, response)],
                 payer=payer,
                 model=model,
                 metrics=services.metrics,

@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 from typing_extensions import TypedDict  # pydantic takes that of `typing` from Python 3.12 on
 
 from gateway.schemas.extension_answers import ProgramAnswer, ProgramNews
-from gateway.schemas.prefix_answers import PrefixUsed
+from gateway.schemas.prefix_answers import PrefixUsed, Retained
 from gateway.schemas.tools_answers import MadeCall
 
 OPEN = ConfigDict(extra="allow")
@@ -133,6 +133,7 @@ class ChatCompletion(TypedDict):
     prompt_token_ids: NotRequired[list[int]]
     extension: NotRequired[ProgramAnswer]
     kv: NotRequired[PrefixUsed]
+    retention: NotRequired[Retained]
 
 
 class FunctionPiece(TypedDict):
@@ -186,6 +187,7 @@ class ChatCompletionChunk(TypedDict):
     usage: NotRequired[CompletionUsage | None]
     extension: NotRequired[ProgramNews | ProgramAnswer]
     kv: NotRequired[PrefixUsed]
+    retention: NotRequired[Retained]
     server_tool_event: NotRequired[MadeCall]
 
 
@@ -223,6 +225,7 @@ class TextCompletion(TypedDict):
     usage: CompletionUsage
     extension: NotRequired[ProgramAnswer]
     kv: NotRequired[PrefixUsed]
+    retention: NotRequired[Retained]
 
 
 class TextChunkChoice(TypedDict):
@@ -249,6 +252,7 @@ class TextCompletionChunk(TypedDict):
     usage: NotRequired[CompletionUsage | None]
     extension: NotRequired[ProgramNews | ProgramAnswer]
     kv: NotRequired[PrefixUsed]
+    retention: NotRequired[Retained]
 
 
 class RenderedChat(TypedDict):

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from gateway.schemas.answers import OPEN, ContentLogprob
 from gateway.schemas.extension_answers import ProgramAnswer
-from gateway.schemas.prefix_answers import PrefixUsed
+from gateway.schemas.prefix_answers import PrefixUsed, Retained
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -256,6 +256,7 @@ class ModelResponse(TypedDict):
     user: str | None
     extension: NotRequired[ProgramAnswer]
     kv: NotRequired[PrefixUsed]
+    retention: NotRequired[Retained]
 
 
 class ResponseEvent(TypedDict):

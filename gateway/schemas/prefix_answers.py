@@ -62,6 +62,16 @@ class DeletedPrefix(TypedDict):
     charged_kib_seconds: float
 
 
+class Retained(TypedDict):
+    """What has been kept of a request that wanted it, and until when; or why nothing was."""
+
+    status: Literal["kept", "not_kept"]
+    tokens: int
+    bytes: int
+    expires_at: int | None
+    reason: Literal["max_bytes", "quota", "engine"] | None
+
+
 class PrefixUsed(TypedDict):
     """What a request found of the prefix that it named."""
 

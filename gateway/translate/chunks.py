@@ -32,6 +32,7 @@ class ChunkFrame:
         options = options or StreamOptions()
         self.has_running_usage = options.include_usage and options.continuous_usage_stats
         self._include_usage = options.include_usage
+        self._head = head
         self._start = b"data: " + encode_json(head.body(kind))[:-1]
         self.before_choice = self._start + b',"choices":['
         self.after_choice = b'],"usage":null}\n\n' if options.include_usage else b"]}\n\n"
@@ -57,10 +58,14 @@ class ChunkFrame:
         return chunk[: -len(_END)] + b"," + encode_json(name) + b":" + encode_json(value) + _END
 
     def usage(self, usage: Usage) -> bytes:
-        """The last chunk, without choices, if the client asked for it."""
-        if not self._include_usage:
+        """The last chunk, without choices, if the client asked for it or the end of the work has brought something."""
+        if not self._include_usage and not self._head.told:
             return b""
-        return self._start + b',"choices":[],"usage":' + encode_json(usage_body(usage)) + b"}\n\n"
+        fields = {"usage": usage_body(usage)} if self._include_usage else {}
+        last = self._start + b',"choices":[]}\n\n'
+        for name, value in {**fields, **self._head.told}.items():
+            last = self.with_field(last, name, value)
+        return last
 
 
 def error_event(reply: ErrorReply) -> bytes:

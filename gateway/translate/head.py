@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -18,6 +18,7 @@ class Head:
         model: The name the client asked for.
         fingerprint: Of the model's weights and configuration.
         kv: What was found of the prefix that the request names; None if it names none.
+        told: Fields that the end of the work brings, and only the last chunk of a stream has.
     """
 
     id: str
@@ -25,21 +26,32 @@ class Head:
     model: str
     fingerprint: str
     kv: dict[str, Any] | None = None
+    told: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def new(cls, prefix: str, *, model: str, fingerprint: str, kv: dict[str, Any] | None = None) -> Head:
+    def new(
+        cls,
+        prefix: str,
+        *,
+        model: str,
+        fingerprint: str,
+        kv: dict[str, Any] | None = None,
+        told: dict[str, Any] | None = None,
+    ) -> Head:
         """Identity of an answer that begins now."""
         name, created = f"{prefix}-{uuid.uuid4().hex}", int(time.time())
-        return cls(id=name, created=created, model=model, fingerprint=fingerprint, kv=kv)
+        told = {} if told is None else told
+        return cls(id=name, created=created, model=model, fingerprint=fingerprint, kv=kv, told=told)
 
     def body(self, kind: str) -> dict[str, Any]:
         """The common fields of an object of that kind."""
-        told = {} if self.kv is None else {"kv": self.kv}
+        kv = {} if self.kv is None else {"kv": self.kv}
         return {
             "id": self.id,
             "object": kind,
             "created": self.created,
             "model": self.model,
             "system_fingerprint": f"fp_{self.fingerprint[:12]}",
-            **told,
+            **kv,
+            **self.told,
         }

@@ -31,6 +31,7 @@ CHATS: dict[str, tuple[str, Body]] = {
     "thinking and calls": (THINKS, {"tools": TOOLS, "max_tokens": 200}),
     "usage": ("Hello there.", {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}),
     "cut": ("Hello there.", {"max_tokens": 1}),
+    "kept": ("Hello there.", {"retention": {"ttl_s": 60}}),
 }
 TEXTS: dict[str, tuple[str, Body]] = {
     "plain": ("Hello there.", {}),
@@ -38,6 +39,7 @@ TEXTS: dict[str, tuple[str, Body]] = {
     "logprobs": ("Hello 🚀", {"logprobs": 2, "echo": True}),
     "ids": ("Hello there.", {"return_token_ids": True, "stop_token_ids": [5]}),
     "usage": ("Hello there.", {"stream_options": {"include_usage": True}}),
+    "kept": ("Hello there.", {"retention": {"ttl_s": 60}}),
 }
 
 
@@ -114,7 +116,10 @@ async def test_texts_are_answered_as_described(
     check_answer(description, "POST /v1/completions", await whole(client, {**body, "prompt_logprobs": 1}, TEXT))
 
 
-@pytest.mark.parametrize(("said", "fields"), [("Hello.", {}), (THINKS, {"tools": TOOLS}), ("Hello.", {"n": 1})])
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [("Hello.", {}), (THINKS, {"tools": TOOLS}), ("Hello.", {"n": 1}), ("Hello.", {"retention": {"ttl_s": 60}})],
+)
 async def test_responses_are_answered_as_described(
     keeping: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel, description: Body, said: str, fields: Body
 ) -> None:

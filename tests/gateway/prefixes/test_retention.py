@@ -1,15 +1,16 @@
-"""`retention`: KV of requests that is held for a while when they are over."""
+"""`retention`: KV of requests that the engine is to keep for a while when they are over."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from engine.contexts.commands import ContextCommand, RetainContext
+from engine.contexts.commands import ContextCommand, KeepContext, ReleaseContexts
 from engine.errors import EngineStopped
 from engine.text.model import TextModel
 from tests.fakes import ScriptedEngine
@@ -22,13 +23,13 @@ WISH = {"ttl_s": 600, "value": 0.9}
 
 
 @pytest.fixture
-def wishes(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> list[RetainContext]:
+def wishes(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> list[KeepContext]:
     """What the engine was asked to keep."""
-    asked: list[RetainContext] = []
+    asked: list[KeepContext] = []
     obey = engine.contexts.obey
 
     def listen(command: ContextCommand) -> None:
-        if isinstance(command, RetainContext):
+        if isinstance(command, KeepContext):
             asked.append(command)
         obey(command)
 
@@ -38,12 +39,11 @@ def wishes(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> list[Reta
 
 @pytest.fixture
 async def worker(engine: ScriptedEngine, model: TextModel, redis_url: str) -> AsyncIterator[Worker]:
-    """One that holds three histories of an account at most; nothing may be left behind it."""
+    """One whose accounts may have three histories kept; it may hold nothing itself in the end."""
     worker = Worker(engine, model, redis_url, max_retained=3, max_retention_s=1000)
     yield worker
     await worker.close()
     assert engine.contexts.histories == {}
-    assert engine.contexts.leases == {}
 
 
 async def whole(client: httpx.AsyncClient, path: str = CHAT, **body: Any) -> Body:
@@ -57,75 +57,57 @@ def said(content: str) -> list[Body]:
     return [{"role": "user", "content": content}]
 
 
-async def held(engine: ScriptedEngine, count: int) -> None:
-    """Waits until so many contexts are held, each with a lease."""
-    await until(lambda: len(engine.contexts.leases) == len(engine.contexts.histories) == count)
-
-
-async def test_the_history_of_a_chat_is_held_with_its_answer(
-    engine: ScriptedEngine, model: TextModel, worker: Worker, wishes: list[RetainContext]
+async def test_the_history_of_a_chat_is_kept_with_its_answer_and_that_is_told(
+    engine: ScriptedEngine, model: TextModel, worker: Worker, wishes: list[KeepContext]
 ) -> None:
     plain = await whole(worker.ann, **chat())
     ids = engine.last.prompt_ids
+    assert "retention" not in plain
     kept = await whole(worker.ann, **chat(retention=WISH))
     assert kept["choices"] == plain["choices"]
     assert kept["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
-    await held(engine, 1)
-    (history,) = engine.contexts.histories.values()
+    (history,) = engine.contexts.kept.values()
     assert history[: len(ids)] == ids
     assert "Hello there." in model.tokenizer.decode(history[len(ids) :])
     (wish,) = wishes
-    assert (wish.ttl_ms, wish.value, wish.on_pressure) == (600_000, 0.9, "tokens")
+    assert (wish.ttl_ms, wish.value, wish.max_kept) == (600_000, 0.9, 3)
     assert engine.last.account == engine.requests[0].account
+    told = kept["retention"]
+    assert (told["status"], told["tokens"], told["reason"]) == ("kept", len(history), None)
+    assert told["bytes"] == -(-(len(history) - 1) // 16) * engine.info.page_bytes
+    assert abs(told["expires_at"] - time.time() - 600) < 60
 
 
-async def test_streams_texts_and_responses_are_held_too(engine: ScriptedEngine, worker: Worker) -> None:
-    await stream(worker.ann, chat(retention=WISH, messages=said("one")))
-    await held(engine, 1)
-    await whole(worker.ann, TEXT, **text(retention=WISH, echo=True, logprobs=1))
-    await held(engine, 2)
-    await whole(worker.ann, RESPONSES, **ask(retention=WISH, input="three"))
-    await held(engine, 3)
+async def test_streams_texts_and_responses_are_kept_and_told_too(engine: ScriptedEngine, worker: Worker) -> None:
+    for usage in ({}, {"stream_options": {"include_usage": True}}):
+        *chunks, last = await stream(worker.ann, chat(retention=WISH, messages=said("one"), **usage))
+        assert (last["choices"], last["retention"]["status"], "usage" in last) == ([], "kept", bool(usage))
+        assert all("retention" not in one for one in chunks)
+    assert len(engine.contexts.kept) == 2
+    answer = await whole(worker.ann, TEXT, **text(retention=WISH, echo=True, logprobs=1))
+    assert answer["retention"]["status"] == "kept"
+    answer = await whole(worker.ann, RESPONSES, **ask(retention=WISH, input="three", store=True))
+    assert answer["retention"]["status"] == "kept"
+    assert (await worker.ann.get(f"{RESPONSES}/{answer['id']}")).json()["retention"] == answer["retention"]
+    streamed = await worker.ann.post(RESPONSES, json=ask(retention=WISH, input="three", stream=True))
+    assert '"retention":{"status":"kept"' in streamed.text.split("event: response.completed")[1]
+    assert len(engine.contexts.kept) == 5
 
 
-async def test_a_request_behind_a_prefix_is_held(engine: ScriptedEngine, worker: Worker) -> None:
+async def test_a_request_behind_a_prefix_is_kept(engine: ScriptedEngine, worker: Worker) -> None:
     await make(worker.ann)
     await whole(worker.ann, **chat(prefix={"name": "h"}, retention=WISH))
-    await held(engine, 1)
+    assert len(engine.contexts.kept) == 1
     await worker.ann.delete(f"{PREFIXES}/h")
 
 
-async def test_a_history_that_another_goes_on_from_is_held_no_more(engine: ScriptedEngine, worker: Worker) -> None:
-    first = await whole(worker.ann, **chat(retention=WISH))
-    await held(engine, 1)
-    (before,) = engine.contexts.histories
-    turns = [*said("hi"), first["choices"][0]["message"], *said("and?")]
-    await whole(worker.ann, **chat(retention=WISH, messages=turns))
-    await until(lambda: before not in engine.contexts.histories)
-    await held(engine, 1)
-
-
-async def test_of_too_many_histories_the_oldest_goes(engine: ScriptedEngine, worker: Worker) -> None:
-    await whole(worker.ann, **chat(retention=WISH, messages=said("one")))
-    await held(engine, 1)
-    (first,) = engine.contexts.histories
-    for number, content in enumerate(("two", "three"), 2):
-        await whole(worker.ann, **chat(retention=WISH, messages=said(content)))
-        await held(engine, number)
-    await whole(worker.bob, **chat(retention=WISH, messages=said("four")))
-    await held(engine, 4)
-    assert first in engine.contexts.histories
-    await whole(worker.ann, **chat(retention=WISH, messages=said("five")))
-    await until(lambda: first not in engine.contexts.histories)
-    await held(engine, 4)
-
-
-async def test_it_is_let_go_when_its_time_is_over(
-    engine: ScriptedEngine, worker: Worker, wishes: list[RetainContext]
+async def test_the_end_of_a_worker_is_nothing_to_what_is_kept(
+    engine: ScriptedEngine, model: TextModel, redis_url: str
 ) -> None:
-    await whole(worker.ann, **chat(retention={"ttl_s": 0.05}))
-    await until(lambda: wishes)
-    await until(lambda: not engine.contexts.histories and not len(worker.services.retainer))
+    worker = Worker(engine, model, redis_url)
+    await whole(worker.ann, **chat(retention=WISH))
+    await worker.vanish()
+    assert len(engine.contexts.kept) == 1
 
 
 async def test_nothing_is_held_of_what_the_client_left(
@@ -138,7 +120,7 @@ async def test_nothing_is_held_of_what_the_client_left(
     await until(lambda: engine.streams)
     asked.cancel()
     await until(lambda: not engine.streams and not engine.contexts.histories)
-    assert len(worker.services.retainer) == 0
+    assert engine.contexts.kept == {}
 
 
 async def test_a_refused_request_holds_nothing(engine: ScriptedEngine, worker: Worker) -> None:
@@ -146,18 +128,36 @@ async def test_a_refused_request_holds_nothing(engine: ScriptedEngine, worker: W
     engine.refusal = EngineStopped("no engine")
     error_of(await worker.ann.post(CHAT, json=chat(retention=WISH)), 503)
     engine.refusal = None
-    assert engine.contexts.histories == {}
-    assert len(worker.services.retainer) == 0
+    assert engine.contexts.histories == engine.contexts.kept == {}
 
 
-async def test_what_the_engine_refuses_to_keep_is_let_go(
-    engine: ScriptedEngine, worker: Worker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("max_bytes", "reason"), [(1, "max_bytes"), (10**9, "quota")])
+async def test_why_the_engine_keeps_nothing_is_told(
+    engine: ScriptedEngine, worker: Worker, monkeypatch: pytest.MonkeyPatch, max_bytes: int, reason: str
 ) -> None:
     obey = engine.contexts.obey
-    monkeypatch.setattr(engine.contexts, "obey", lambda one: None if isinstance(one, RetainContext) else obey(one))
-    answer = await whole(worker.ann, **chat(retention={"ttl_s": 60, "max_bytes": 1}))
+
+    def refuse(command: ContextCommand) -> None:
+        obey(ReleaseContexts([command.context_id]) if isinstance(command, KeepContext) else command)
+
+    monkeypatch.setattr(engine.contexts, "obey", refuse)
+    answer = await whole(worker.ann, **chat(retention={"ttl_s": 60, "max_bytes": max_bytes}))
     assert answer["choices"][0]["message"]["content"] == "Hello there."
-    await until(lambda: not engine.contexts.histories)
+    told = {"status": "not_kept", "tokens": 0, "bytes": 0, "expires_at": None, "reason": reason}
+    assert answer["retention"] == told
+
+
+async def test_an_engine_that_ends_after_the_answer_costs_the_answer_nothing(
+    engine: ScriptedEngine, worker: Worker
+) -> None:
+    def gone() -> None:
+        engine.die()
+        raise EngineStopped("gone")
+
+    engine.on_describe = gone
+    answer = await whole(worker.ann, **chat(retention=WISH))
+    assert answer["choices"][0]["message"]["content"] == "Hello there."
+    assert (answer["retention"]["status"], answer["retention"]["reason"]) == ("not_kept", "engine")
 
 
 @pytest.mark.parametrize(
