@@ -111,14 +111,15 @@ class GraphDecoder:
         """Starts a step that ends with a program, if it is recorded; see `DecodeStep.draw_by_program`."""
         if self._ending(staged.rows) == "logits":
             return None
-        ending = self._programs.ending(staged.step, staged.rows, lanes)
-        if ending is None:
+        found = self._programs.ending(staged.step, staged.rows, lanes)
+        if found is None:
             return None
+        ending, sync = found
         rows = [staged.rows[lane.row] for lane in lanes]
         self._table.sync(staged.rows, staged.num_outputs)
-        ending.table.sync(rows, lanes)
+        sync.bring(rows, lanes)
         staged.step.replay(staged.block, ending)
-        ending.table.drawn(rows, lanes)
+        sync.drawn(rows, lanes)
         places = [lane.row for lane in lanes]
         noted = {name: values[places] for name, values in staged.step.noted(ending).items()}
         return ProgramStep(self._drawn(staged), [(places, noted)] if noted else ())

@@ -59,14 +59,16 @@ class ProgramEnding:
             What the program noted down, by name: [M, any].
         """
         table, positions = self.table, lanes.draw_positions.long()
-        mine, places = table.places(lanes.rows)
+        mine, places = None, table.places(lanes.rows)
+        if not self._is_alone:
+            mine, places = table.places_among(lanes.rows)
         result = self._program(logits).run(table.values(logits, places, positions, context), defer=True)
         table.keep(places, positions, result.state)  # before anything is drawn over logits that may be state
         noted = {name: value.clone() for name, value in result.probes.items()}
         if result.tokens is None:
             assert result.scores is not None
             scores = result.scores
-            draw(scores.contiguous() if self._is_alone else torch.where(mine[:, None], scores, logits), self._form)
+            draw(scores.contiguous() if mine is None else torch.where(mine[:, None], scores, logits), self._form)
         else:
             self._take_tokens(result, logits, mine, places, tokens, last_tokens, draw)
         table.append(places, positions, tokens)
@@ -83,7 +85,7 @@ class ProgramEnding:
         self,
         result: BatchResult,
         logits: torch.Tensor,
-        mine: torch.Tensor,
+        mine: torch.Tensor | None,
         places: torch.Tensor,
         tokens: torch.Tensor,
         last_tokens: torch.Tensor,
@@ -94,7 +96,7 @@ class ProgramEnding:
         inside = (result.tokens >= 0) & (result.tokens < logits.shape[1])
         chosen = torch.where(inside, result.tokens, -1)
         written = chosen.clamp_min(0)
-        if self._is_alone:
+        if mine is None:
             tokens.copy_(chosen)
             rows = torch.cat((last_tokens, last_tokens[:1]))  # one more, for lanes that are padding
             last_tokens.copy_(rows.index_copy_(0, places, written)[:-1])

@@ -16,6 +16,7 @@ import torch
 from engine.cuda.draw_table import DrawTable
 from engine.cuda.kernels.draw import FULL, PLAIN, DrawForm
 from engine.cuda.program_ending import ProgramEnding
+from engine.cuda.program_sync import TableSync
 from engine.cuda.program_table import MOST_HISTORY, MOST_TABLE_BYTES, ProgramTable, table_bytes
 from engine.programs.binding import BoundProgram
 from engine.programs.session import ProgramLane
@@ -59,6 +60,7 @@ class _Program:
 
     def __init__(self, table: ProgramTable) -> None:
         self.table = table
+        self.sync = TableSync(table)
         self.endings: dict[tuple[bool, DrawForm], ProgramEnding] = {}
 
     def ending(self, is_alone: bool, form: DrawForm) -> ProgramEnding:
@@ -88,8 +90,10 @@ class ProgramGraphs:
         self._due: list[_Recording] = []
         self._recorded: OrderedDict[_Recording, None] = OrderedDict()
 
-    def ending(self, step: RecordableStep, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> ProgramEnding | None:
-        """How a step ends that is recorded; None if it is not, or not yet.
+    def ending(
+        self, step: RecordableStep, rows: Sequence[int], lanes: Sequence[ProgramLane]
+    ) -> tuple[ProgramEnding, TableSync] | None:
+        """How a step ends that is recorded, and what to sync before; None if it is not, or not yet.
 
         Args:
             step: Which kind.
@@ -108,7 +112,7 @@ class ProgramGraphs:
             self._count(recording)
             return None
         self._recorded.move_to_end(recording)
-        return ending
+        return ending, program.sync
 
     def recall(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
         """See `DecodeStep.recall`."""
@@ -117,7 +121,7 @@ class ProgramGraphs:
         for row, lane in zip(rows, lanes, strict=True):
             program = self._programs.get(lane.session.kind)
             if program is not None:
-                program.table.recall(row, lane.session, lane.position)
+                program.sync.recall(row, lane.session, lane.position)
 
     def record_due(self) -> None:
         """Records one of the steps that have been used often enough. Raises nothing."""
@@ -180,7 +184,7 @@ class ProgramGraphs:
         for counted in [one for one in self._uses if one[1].table is program.table]:
             del self._uses[counted]
         self._due = [one for one in self._due if one[1].table is not program.table]
-        program.table.leave()
+        program.sync.leave()
 
     def _forget(self, recording: _Recording) -> None:
         """Gives a recorded step up once the device is done with it."""

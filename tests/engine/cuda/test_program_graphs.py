@@ -325,7 +325,8 @@ def test_how_far_back_a_program_looks_is_read_from_it() -> None:
     def seen(body: str, inputs: str = "history") -> int | None:
         return tokens_seen(bind(f"def sample(logits, {inputs}):\n    return {body}\n", {}, V).graph)
 
-    assert seen("argmax(logits)") == 0
+    assert seen("argmax(logits)", "key") == 0
+    assert seen("argmax(logits)") == 1
     assert seen("prev", "prev") == 1
     assert seen("history[-5] + prev", "prev, history") == 5
     assert seen("history[-65]") is None
