@@ -9,6 +9,8 @@
         ├── ScriptLimitExceeded   the run was ended at a limit; says which, how much was used, how much is allowed
         ├── ScriptCrashed         the worker process died under it; everything the run held is released
         ├── RunCancelled          somebody closed the run while its end was awaited
+        ├── ReplayDiverged        gone on with after a crash, the script did something else than before
+        ├── NotResumable          it cannot be gone on with from where it was
         └── SandboxUnavailable    no worker can be started, or none became free; nothing was started
 
 None of them harms any other run. Errors of the engine (`engine.errors`) pass through unchanged.
@@ -188,6 +190,25 @@ class RunCancelled(ProgramError):
     """The run was closed before its end."""
 
     code = "run_cancelled"
+
+
+class ReplayDiverged(ProgramError):
+    """Gone on with after a crash, the script did something else than it had done before."""
+
+    code = "replay_diverged"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"The run was to go on after a crash, but its program did something else: {message}")
+
+
+class NotResumable(ProgramError):
+    """The run cannot be gone on with from where it was when its process or the engine died."""
+
+    code = "run_not_resumable"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The run cannot go on after a crash: {reason}")
+        self.reason = reason
 
 
 class SandboxUnavailable(ProgramError):

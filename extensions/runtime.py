@@ -11,6 +11,8 @@ from engine.text.model import TextModel
 from extensions.context import Context
 from extensions.embedding import Embedding, embed
 from extensions.exports import Imported, Recipe, import_context
+from extensions.journal.engine import JournaledEngine
+from extensions.journal.journal import Journal
 from extensions.live_context import LiveContext
 from extensions.parsing.formats import ToolFormat
 from extensions.programs.guard import Guard
@@ -117,6 +119,8 @@ class Runtime:
         adapter: str = "",
         world: World | None = None,
         parent: Guard | None = None,
+        journal: Journal | None = None,
+        age_s: float = 0.0,
     ) -> ProgramRun:
         """Starts a program; close what it returns, however it ends:
 
@@ -134,6 +138,8 @@ class Runtime:
             adapter: Name of the adapter of contexts that name none; empty for the model alone.
             world: What it reaches beyond the model; nothing if left out.
             parent: Counts for the program that has it run, against whose limits it counts.
+            journal: Where it is written down, so that it can be gone on with after a crash; None keeps none.
+            age_s: Seconds since it was first admitted, of one that is gone on with.
 
         Raises:
             ArgumentsInvalid: The request's arguments do not fit the program.
@@ -141,11 +147,21 @@ class Runtime:
             EngineStopped: No engine is there.
         """
 
+        engine = self.engine if journal is None else JournaledEngine(self.engine)
+
         def open_context(named: str | None = None) -> LiveContext:
-            return self.open_context(account=account, salt=salt, adapter=adapter if named is None else named)
+            own = adapter if named is None else named
+            return LiveContext(engine, self.text, account=account, salt=salt, adapter=own)
 
         return await self.programs.start(
-            program, request, limits=limits, open_context=open_context, world=world, parent=parent
+            program,
+            request,
+            limits=limits,
+            open_context=open_context,
+            world=world,
+            parent=parent,
+            journal=journal,
+            age_s=age_s,
         )
 
     async def aclose(self) -> None:

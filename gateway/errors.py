@@ -52,7 +52,9 @@ from engine.text.errors import InvalidText, TemplateError, TextTooLong
 from extensions.errors import (
     ArgumentsInvalid,
     Diagnostic,
+    NotResumable,
     ProgramInvalid,
+    ReplayDiverged,
     RunCancelled,
     SandboxUnavailable,
     ScriptCrashed,
@@ -298,6 +300,8 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     ScriptCrashed: ErrorSpec(503, "server_error", "script_crashed", retry_after=True),
     RunCancelled: ErrorSpec(503, "server_error", "run_cancelled", retry_after=True),
     SandboxUnavailable: ErrorSpec(503, "server_error", "sandbox_unavailable", retry_after=True),
+    ReplayDiverged: ErrorSpec(503, "server_error", "replay_diverged"),
+    NotResumable: ErrorSpec(503, "server_error", "run_not_resumable"),
     ToolInvalid: ErrorSpec(400, "invalid_request_error", "invalid_argument"),
     ToolArgumentsInvalid: ErrorSpec(400, "invalid_request_error", "invalid_argument"),
     ToolNotFound: ErrorSpec(404, "invalid_request_error", "tool_not_found"),

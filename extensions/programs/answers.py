@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.text.model import TextModel
 from engine.text.tokenizer import Tokenizer
+from extensions.journal.effects import value
 from extensions.parsing.answers import AnswerPlan, AnswerReader
 from extensions.parsing.call_ids import new_call_id
 from extensions.parsing.detection import detect_thinking, special_marker_ids
@@ -74,6 +75,9 @@ class AnswerWatch:
         self.content += content
         return content
 
+    def _new_id(self) -> str:
+        return new_call_id(self.plan.tool_format)
+
     def _finish_call(self, *, may_be_part: bool = False) -> None:
         if self._begun is None:
             return
@@ -86,7 +90,7 @@ class AnswerWatch:
             return
         self._begun = None
         if isinstance(arguments, dict):
-            call = {"id": new_call_id(self.plan.tool_format), "name": name, "arguments": arguments}
+            call = {"id": value("call_id", self._new_id), "name": name, "arguments": arguments}
             self.calls.append(call)
             if self._on_call is not None:
                 self._on_call(call)

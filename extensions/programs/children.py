@@ -6,11 +6,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from extensions.errors import ArgumentsInvalid, ProgramError, ProgramInvalid, SandboxUnavailable
+import msgspec
+
+from extensions.errors import (
+    ArgumentsInvalid,
+    NotResumable,
+    ProgramError,
+    ProgramInvalid,
+    ReplayDiverged,
+    SandboxUnavailable,
+    ScriptCrashed,
+)
+from extensions.journal.effects import effect
+from extensions.journal.journal import Journal, current
 from extensions.programs.faults import fault, invalid
 from extensions.programs.generating import Usage
 from extensions.programs.jsons import copied
-from extensions.programs.request import ProgramOutcome
+from extensions.programs.request import ProgramOutcome, ProgramRequest, ProgramUsage
 
 if TYPE_CHECKING:
     from extensions.programs.doors import ProgramSource
@@ -19,6 +31,9 @@ if TYPE_CHECKING:
     from extensions.programs.scope import RunScope
 
 MAX_NAME_CHARS = 200
+
+_ENDING = (NotResumable, ReplayDiverged, ScriptCrashed)
+"""What ends a whole run of which a journal is kept: it is gone on with, or cannot be."""
 
 
 class ChildResult(NamedTuple):
@@ -31,6 +46,13 @@ class ChildResult(NamedTuple):
     exec_path: str
     usage: Usage
     logs: str
+
+
+class _Ended(NamedTuple):
+    """A child that has run."""
+
+    result: ChildResult
+    usage: ProgramUsage
 
 
 class ChildCalls:
@@ -90,6 +112,27 @@ class ChildCalls:
             id=f"{scope.request.id}.{number}",
             exports_as="",
         )
+        call = current()
+        journal = None if call is None else call.journal.child(call.key("program"))
+        ended: _Ended = await effect(
+            "child",
+            [name, asked, given],
+            lambda: self._started(find, programs, request, limits, name, journal),
+            pack=msgspec.to_builtins,
+            unpack=self._ended_before,
+        )
+        return ended.result
+
+    async def _started(
+        self,
+        find: Callable[[ProgramSource], Awaitable[Program]],
+        programs: ProgramSource,
+        request: ProgramRequest,
+        limits: Mapping[str, float] | None,
+        name: str,
+        journal: Journal | None,
+    ) -> _Ended:
+        scope = self._scope
         try:
             program = await find(programs)
             allowed = scope.guard.limits.narrowed(limits or {})
@@ -99,19 +142,27 @@ class ChildCalls:
                 limits=scope.guard.left_of(allowed),
                 world=replace(scope.world, inbox=None),
                 parent=scope.guard,
+                journal=journal,
             )
         except (ArgumentsInvalid, ProgramInvalid, SandboxUnavailable) as error:
             raise _refused(error) from None
         return await self._finished(run, name)
 
-    async def _finished(self, run: ProgramRun, name: str) -> ChildResult:
+    async def _finished(self, run: ProgramRun, name: str) -> _Ended:
         try:
             outcome = await run.result()
         except ProgramError as error:
+            if isinstance(error, _ENDING) and current() is not None:
+                raise
             raise fault("child_failed", f"{name}: {error.code}: {error.message}") from None
         finally:
             self._scope.guard.absorb(run.usage)
-        return _result(outcome)
+        return _Ended(_result(outcome), outcome.usage)
+
+    def _ended_before(self, data: Any) -> _Ended:
+        ended = msgspec.convert(data, _Ended)
+        self._scope.guard.take_over(ended.usage)
+        return ended
 
 
 def _refused(error: ProgramError) -> Exception:

@@ -6,7 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import msgspec
+
+from engine.contexts.commands import ContextInfo as EngineContextInfo
 from engine.request import TokenLogprob as EngineLogprob
+from extensions.journal.effects import effect
 from extensions.programs.answers import AnswerWatch, forced_watch, free_watch
 from extensions.programs.drafting import ScriptDrafting
 from extensions.programs.faults import fault, invalid
@@ -144,7 +148,7 @@ class ScriptContext:
     async def info(self) -> ContextInfo:
         """What it is and costs."""
         live = self._history.live
-        info = await live.info()
+        info = await effect("info", None, live.info, pack=msgspec.to_builtins, unpack=_info_of)
         page_bytes = self._scope.engine.info.page_bytes
         return ContextInfo(
             length=live.length,
@@ -426,6 +430,10 @@ def _are_messages(content: object) -> bool:
     if isinstance(content, Mapping | bytes) or not isinstance(content, Sequence):
         raise invalid("content must be text, a list of token ids or a list of messages")
     return bool(content) and isinstance(content[0], Mapping)
+
+
+def _info_of(data: Any) -> EngineContextInfo:
+    return msgspec.convert(data, EngineContextInfo)
 
 
 def _check_integers(**values: object) -> None:

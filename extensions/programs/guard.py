@@ -32,9 +32,10 @@ class Guard:
     Args:
         limits: See above.
         parent: Of the run that started this one.
+        age_s: Seconds since admission, of a run that is gone on with.
     """
 
-    def __init__(self, limits: ProgramLimits, parent: Guard | None = None) -> None:
+    def __init__(self, limits: ProgramLimits, parent: Guard | None = None, age_s: float = 0.0) -> None:
         self.limits = limits
         self.usage = ProgramUsage()
         self.failure: Exception | None = None
@@ -43,7 +44,7 @@ class Guard:
         self._depth: int = 1 if parent is None else parent._depth + 1
         self._counting = threading.Lock()
         self._num_contexts = 0
-        self._start_s = time.monotonic()
+        self._start_s = time.monotonic() - age_s
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -85,6 +86,11 @@ class Guard:
             self._parent.count_prefill(num_tokens)
         self.usage.num_prompt_tokens += num_tokens
         self._hold("prefill_tokens", self.usage.num_prompt_tokens, self.limits.prefill_tokens)
+
+    def count_again(self, num_tokens: int, num_cached: int) -> None:
+        """Tokens of an earlier life of the run that are computed once more; no limit stands against that."""
+        self.usage.num_prompt_tokens += num_tokens
+        self.usage.num_cached_tokens += num_cached
 
     def count_decode(self, num_tokens: int) -> None:
         """Tokens that were generated."""
@@ -177,6 +183,21 @@ class Guard:
             tool_calls=min(limits.tool_calls, max(own.tool_calls - used.num_tool_calls, 1)),
             http_calls=min(limits.http_calls, max(own.http_calls - used.num_http_calls, 1)),
         )
+
+    def take_over(self, usage: ProgramUsage) -> None:
+        """Counts what a child used in an earlier life of the run, and is not used again."""
+        if self._parent is not None:
+            self._parent.take_over(usage)
+        used = self.usage
+        used.num_prompt_tokens += usage.num_prompt_tokens
+        used.num_cached_tokens += usage.num_cached_tokens
+        used.num_completion_tokens += usage.num_completion_tokens
+        used.num_host_calls += usage.num_host_calls
+        used.num_generations += usage.num_generations
+        used.num_contexts += usage.num_contexts
+        used.num_children += usage.num_children
+        used.num_tool_calls += usage.num_tool_calls
+        used.num_http_calls += usage.num_http_calls
 
     def absorb(self, usage: ProgramUsage) -> None:
         """Adds what a child that has ended used and that was not counted here while it did."""

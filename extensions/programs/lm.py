@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from extensions.journal.effects import sleep, value
 from extensions.programs.adapters import adapter_names, read_adapter
 from extensions.programs.children import ChildCalls
 from extensions.programs.constraints import ScriptConstraint, spec_of
@@ -120,12 +120,12 @@ class ScriptLM(ChildCalls, ForwardCalls, InboxCalls, MailCalls, PrefixCalls, Too
             raise invalid("seconds must be a number")
         if seconds > self._scope.guard.limits.wall_s:
             raise invalid(f"the program may not run for {seconds:g} s")
-        await asyncio.sleep(max(float(seconds), 0.0))
+        await sleep(float(seconds))
 
     def now(self) -> float:
         """Seconds since 1970."""
-        return time.time()
+        return value("now", time.time)
 
     def random(self) -> float:
         """A number from 0 to below 1."""
-        return random.random()
+        return value("random", random.random)

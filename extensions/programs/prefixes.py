@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import msgspec
 
+from extensions.journal.effects import effect
+from extensions.journal.journal import current
 from extensions.programs.faults import fault, invalid
 from extensions.programs.history import History
 from extensions.programs.jsons import checked_name, seconds
@@ -94,6 +96,8 @@ class PrefixCalls:
             raise invalid(f"on_miss must be one of {', '.join(get_args(OnMiss))}")
         scope, prefixes = self._scope, _door(self._scope)
         wanted = checked_name(name, "name")
+        if (call := current()) is not None:
+            call.journal.stop("it goes on from an exported prefix")
         scope.guard.open_contexts(1)
         try:
             found = await prefixes.open(wanted, on_miss)  # type: ignore[arg-type]  # one of them, as seen above
@@ -130,7 +134,7 @@ async def export(scope: RunScope, history: History, name: Any, ttl_s: Any, visib
         raise invalid("the context is empty: there is nothing to export")
     wish = ExportWish(name=name, ttl_s=ttl, visibility=visibility, allow=labels, transcript=history.transcript)
     with history.exporting():
-        return await prefixes.export(history.live, wish)
+        return await effect("export", name, lambda: prefixes.export(history.live, wish))
 
 
 def name_error(name: object) -> str | None:

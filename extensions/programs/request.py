@@ -42,9 +42,15 @@ class ProgramRequest:
 
 @dataclass(frozen=True, slots=True)
 class TextEmitted:
-    """Text of the answer; all such texts of a run joined are `ProgramOutcome.content`."""
+    """Text of the answer; all such texts of a run joined are `ProgramOutcome.content`.
+
+    Attributes:
+        text: The text.
+        source: Names what gave it out, where a journal is kept: the texts of one source follow each other.
+    """
 
     text: str
+    source: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +60,12 @@ class EventEmitted:
     Attributes:
         type: The script's name for it.
         data: Any JSON value.
+        source: Names what sent it, where a journal is kept.
     """
 
     type: str
     data: Any
+    source: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

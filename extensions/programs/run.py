@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from extensions.errors import RunCancelled, ScriptLimitExceeded
+from extensions.journal.doors import journaled
+from extensions.journal.journal import Journal
 from extensions.parsing.formats import ToolFormat
 from extensions.programs.given import ScriptRequest
 from extensions.programs.guard import Guard
@@ -67,6 +69,8 @@ class ProgramRun:
         launch: Launch,
         parent: Guard | None = None,
         tool_format: ToolFormat | None = None,
+        journal: Journal | None = None,
+        age_s: float = 0.0,
     ) -> None:
         """Starts it.
 
@@ -75,9 +79,12 @@ class ProgramRun:
         """
         self.program = program
         self.request = request
-        self._guard = Guard(limits, parent)
+        self._guard = Guard(limits, parent, age_s)
         if world.tools is not None:
             world = replace(world, tools=world.tools.within(self._guard))
+        if journal is not None and parent is None:
+            world = journaled(world)
+            journal.follow(lambda: self._guard.failure is not None, self._guard.count_again)
         self._logs: list[str] = []
         self._waiting: deque[RunEvent] = deque()
         self._changed = asyncio.Event()
@@ -99,7 +106,7 @@ class ProgramRun:
             trace=Trace(self._put if request.trace else None, lambda: self._guard.elapsed_s),
             launch=launch,
         )
-        self._host = ScriptHost(pool, self._guard, self._on_print)
+        self._host = ScriptHost(pool, self._guard, self._on_print, journal)
         self._request = ScriptRequest(request, args)
         self._task = asyncio.ensure_future(self._run())
         self._task.add_done_callback(lambda _: self._changed.set())
@@ -209,7 +216,7 @@ class ProgramRun:
 
     async def _run_script(self) -> None:
         guard = self._guard
-        clock = asyncio.get_running_loop().call_later(guard.limits.wall_s, self._out_of_time)
+        clock = asyncio.get_running_loop().call_later(guard.limits.wall_s - guard.elapsed_s, self._out_of_time)
         try:
             async with self._scope.trace.sampling(self._scope.charged_kib_ms):
                 exports_as = self.request.exports_as
@@ -217,7 +224,7 @@ class ProgramRun:
             read = read_result(text, self._scope)
             if read.rest:
                 guard.count_output(len(read.rest.encode("utf-8", "replace")))
-                self._put(TextEmitted(read.rest))
+                self._put(TextEmitted(read.rest, "end"))
             guard.usage.wall_s = guard.elapsed_s
             self._outcome = read.outcome(self._scope, self.logs)
         except asyncio.CancelledError:

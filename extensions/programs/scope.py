@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.text.errors import InvalidText
 from engine.text.model import TextModel
+from extensions.journal.journal import source_of_output
 from extensions.parsing.detection import format_of
 from extensions.parsing.formats import ToolFormat
 from extensions.parsing.plain import plain_text
@@ -199,7 +200,7 @@ class RunScope:
         if text:
             self.guard.count_output(len(text.encode("utf-8", "replace")))
             self.emitted.append(text)
-            await self._send(TextEmitted(text))
+            await self._send(TextEmitted(text, source_of_output()))
 
     async def emit_event(self, kind: str, data: Any) -> None:
         """Sends an event of the script's own.
@@ -212,4 +213,4 @@ class RunScope:
         except (TypeError, ValueError, RecursionError) as error:
             raise invalid(f"data must be a JSON value: {error}") from None
         self.guard.count_output(len(kind) + len(encoded))
-        await self._send(EventEmitted(kind, json.loads(encoded)))
+        await self._send(EventEmitted(kind, json.loads(encoded), source_of_output()))

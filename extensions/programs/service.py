@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from engine.client import EngineClient
 from engine.text.model import TextModel
+from extensions.journal.journal import Journal
 from extensions.parsing.formats import ToolFormat
 from extensions.programs.arguments import checked_arguments
 from extensions.programs.checking import ProgramChecker
@@ -74,6 +75,8 @@ class Programs:
         open_context: Callable[[str | None], LiveContext],
         world: World | None = None,
         parent: Guard | None = None,
+        journal: Journal | None = None,
+        age_s: float = 0.0,
     ) -> ProgramRun:
         """Starts a run.
 
@@ -84,6 +87,8 @@ class Programs:
             open_context: Makes an empty context on the account that pays, with the adapter of that name.
             world: What it reaches beyond the model; nothing if left out.
             parent: Counts for the run that starts this one, and pays.
+            journal: Where it is written down, so that it can be gone on with; None keeps none.
+            age_s: Seconds since admission, of a run that is gone on with.
 
         Raises:
             ArgumentsInvalid: The arguments do not fit the program.
@@ -105,6 +110,8 @@ class Programs:
             world=world or World(),
             launch=partial(self.start, open_context=open_context),
             parent=parent,
+            journal=journal,
+            age_s=age_s,
         )
         self.runs.add(run)
         run.on_end(lambda: self.runs.discard(run))

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from extensions.journal.effects import effect, value
 from extensions.programs.faults import fault, invalid
 from extensions.programs.jsons import checked_name, copied, seconds
 from extensions.tools.catalog import Effect, ToolCatalog, ToolResult
@@ -89,6 +90,11 @@ def read_call(name: object, arguments: object, key: object) -> tuple[str, dict[s
     return checked_name(name, "name"), given, None if key is None else checked_name(key, "key")
 
 
+async def _has_ended(task: asyncio.Task[ToolResult], limit_s: float | None) -> bool:
+    done, _ = await asyncio.wait({task}, timeout=limit_s)
+    return bool(done)
+
+
 class ScriptToolCall:
     """A call that goes on beside the script; see `ToolCall` in the stubs.
 
@@ -135,10 +141,10 @@ class ScriptToolCall:
         if self._is_cancelled:
             raise invalid(f"the call of {self.name} was cancelled")
         task = self._task or self._begin()
-        done, _ = await asyncio.wait({task}, timeout=limit_s)
-        if not done:
+        if not await effect("wait", None, lambda: _has_ended(task, limit_s)):
             message = f"{self.name} has not answered in {limit_s:g} s; it goes on, and result() may be awaited again"
             raise fault("tool_timeout", message)
+        await asyncio.wait({task})
         if task.cancelled():
             raise invalid(f"the call of {self.name} was cancelled")
         return task.result()
@@ -146,7 +152,8 @@ class ScriptToolCall:
     async def cancel(self) -> Cancelled:
         """Gives the call up, and says what that means."""
         task = self._task
-        if task is not None and task.done() and not self._is_cancelled:
+        is_done = task is not None and task.done() and not self._is_cancelled
+        if value("cancel", lambda: is_done):
             return "done"
         self._is_cancelled = True
         if task is None:

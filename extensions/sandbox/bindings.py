@@ -15,6 +15,8 @@ from uuid import uuid4
 
 from pydantic_monty import ClassInstance, ClassType
 
+from extensions.journal.effects import value
+from extensions.journal.journal import Call
 from extensions.programs.children import ChildResult
 from extensions.programs.constraints import ScriptConstraint
 from extensions.programs.contexts import ContextInfo, ScriptContext, ScriptMark
@@ -161,21 +163,26 @@ for _cls, _exposed in TABLE.items():
     _cls.__name__ = _exposed.name
 
 
+_CHANGING_ALONE = frozenset(
+    {(ScriptContext, "length"), (ScriptLease, "revoked"), (ScriptPipeline, "finish_reason"), (ScriptToolCall, "status")}
+)
+"""Attributes that change while the script does something else: of these the journal says what the script was told."""
+
 _CLASS_TYPES = {cls: ClassType(cls) for cls in TABLE}
 
 
 class Calls(Protocol):
     """Who answers the calls of one run."""
 
-    def begin(self) -> None:
-        """Counts one call; raises if the run is over."""
+    def begin(self, kind: str, name: str, args: object, kwargs: object) -> Call | None:
+        """Counts one call; raises if the run is over. Returns the call where a journal is kept."""
         ...
 
     def crossing(self, error: Exception) -> Exception:
         """What the script sees of an error."""
         ...
 
-    async def finish(self, coro: Coroutine[Any, Any, Any]) -> Any:
+    async def finish(self, coro: Coroutine[Any, Any, Any], call: Call | None) -> Any:
         """Waits for an answer, as long as the run lasts."""
         ...
 
@@ -201,23 +208,28 @@ class Handle(ClassInstance):
         keep_thread_state()
         if name not in self._exposed.methods:
             raise self.attr_error(name)
-        self._calls.begin()
+        call = self._calls.begin(self._exposed.name, name, args, kwargs)
+        method = getattr(self.value, name)
         try:
-            result = getattr(self.value, name)(*args, **kwargs)
+            result = method(*args, **kwargs) if call is None else call.run(method, args, kwargs)
         except Exception as error:
             raise self._calls.crossing(error) from None
         if not iscoroutine(result):
             return wrap(result, self._calls)
         if name in self._exposed.changing and (left := self.value.left_behind) is not None:
             result = _after(left.stop(), result)
-        return self._awaited(result)
+        return self._awaited(result, call)
 
     def lookup_lazy_attrs(self, name: str) -> Any:
         """Answers one reading of an attribute."""
         if name not in self._exposed.live:
             raise self.attr_error(name)
-        self._calls.begin()
-        return wrap(getattr(self.value, name), self._calls)
+        call = self._calls.begin(self._exposed.name, f".{name}", (), {})
+        if call is not None and (type(self.value), name) in _CHANGING_ALONE:
+            found = call.run(value, ("attribute", lambda: getattr(self.value, name)), {})
+        else:
+            found = getattr(self.value, name)
+        return wrap(found, self._calls)
 
     def get_eager_attrs(self) -> dict[str, Any]:
         """What crosses with it."""
@@ -232,8 +244,8 @@ class Handle(ClassInstance):
         """The error of a name that is not shown."""
         return AttributeError(f"{self._exposed.name!r} object has no attribute {name!r}")
 
-    async def _awaited(self, coro: Coroutine[Any, Any, Any]) -> Any:
-        return wrap(await self._calls.finish(coro), self._calls)
+    async def _awaited(self, coro: Coroutine[Any, Any, Any], call: Call | None) -> Any:
+        return wrap(await self._calls.finish(coro, call), self._calls)
 
 
 async def _after(first: Coroutine[Any, Any, None], then: Coroutine[Any, Any, Any]) -> Any:

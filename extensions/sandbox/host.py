@@ -10,10 +10,12 @@ from typing import Any
 import pydantic_monty as monty
 
 from extensions.errors import ScriptCrashed, ScriptError, ScriptLimitExceeded
+from extensions.journal.journal import Call, Journal
 from extensions.programs.faults import FaultLog, RunEnded, code_of, to_fault
 from extensions.programs.guard import Guard
 from extensions.programs.limits import ProgramLimits
 from extensions.sandbox.bindings import Handle
+from extensions.sandbox.ordered import CallOrder, policy
 from extensions.sandbox.pool import WorkerPool
 from extensions.sandbox.script import frames_of, to_run
 
@@ -33,12 +35,16 @@ class ScriptHost:
         pool: Where it runs.
         guard: Counts its calls and ends it at a limit.
         on_print: Told of what it prints, in the event loop.
+        journal: Where its calls are written down; None if they are not.
     """
 
-    def __init__(self, pool: WorkerPool, guard: Guard, on_print: Callable[[str], None]) -> None:
+    def __init__(
+        self, pool: WorkerPool, guard: Guard, on_print: Callable[[str], None], journal: Journal | None = None
+    ) -> None:
         self._pool = pool
         self._guard = guard
         self._on_print = on_print
+        self._order = None if journal is None else CallOrder(journal, guard.fail)
         self._faults = FaultLog()
         self._answering: set[asyncio.Task[Any]] = set()
 
@@ -63,7 +69,8 @@ class ScriptHost:
             EngineStopped: The engine is gone.
         """
         try:
-            async with self._pool.checkout(_resource_limits(self._guard.limits)) as session:
+            os_policy = None if self._order is None else policy(self._order.journal.name)
+            async with self._pool.checkout(_resource_limits(self._guard.limits), os_policy=os_policy) as session:
                 inputs = {"request": Handle(request, self), "lm": Handle(lm, self)}
                 return await self._fed(session, source, to_run(source, exports_as), inputs)
         finally:
@@ -76,7 +83,10 @@ class ScriptHost:
             # Called in a thread of the pool.
             loop.call_soon_threadsafe(self._on_print, text)
 
-        feed = asyncio.ensure_future(session.feed_run(code, inputs=inputs, print_callback=on_print))
+        if self._order is None:
+            feed = asyncio.ensure_future(session.feed_run(code, inputs=inputs, print_callback=on_print))
+        else:
+            feed = asyncio.ensure_future(self._order.feed(session, code, inputs, on_print))
         end_run, guard.on_failure = guard.on_failure, feed.cancel
         if guard.failure is not None:
             feed.cancel()
@@ -89,7 +99,10 @@ class ScriptHost:
         except monty.MontyError as error:
             if guard.failure is not None:
                 raise guard.failure from None
-            raise self._described(error, source) from None
+            described = self._described(error, source)
+            if isinstance(described, ScriptCrashed):
+                self._freeze()
+            raise described from None
         finally:
             guard.on_failure = end_run
             feed.cancel()
@@ -109,11 +122,12 @@ class ScriptHost:
 
     # -- its calls --------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin(self, kind: str, name: str, args: object, kwargs: object) -> Call | None:
         """See `Calls.begin`."""
         self._guard.count_call()
+        return None if self._order is None else self._order.begin(f"{kind}.{name}", args, kwargs)
 
-    async def finish(self, coro: Coroutine[Any, Any, Any]) -> Any:
+    async def finish(self, coro: Coroutine[Any, Any, Any], call: Call | None = None) -> Any:
         """See `Calls.finish`."""
         task = asyncio.current_task()
         assert task is not None
@@ -122,22 +136,41 @@ class ScriptHost:
             if self._guard.failure is not None:
                 coro.close()
                 raise RunEnded
-            return await coro
+            if self._order is None or call is None:
+                return await coro
+            return await self._in_turn(coro, call, self._order)
         except Exception as error:
             raise self.crossing(error) from None
         finally:
             self._answering.discard(task)
 
+    async def _in_turn(self, coro: Coroutine[Any, Any, Any], call: Call, order: CallOrder) -> Any:
+        try:
+            result = await call.follow(coro)
+        except Exception as error:
+            if to_fault(error) is not None:
+                await order.turn(call)
+            raise
+        await order.turn(call)
+        return result
+
     def crossing(self, error: Exception) -> Exception:
         """See `Calls.crossing`; an error that is not the script's to handle ends the run."""
         seen = None if isinstance(error, RunEnded) else to_fault(error)
         if seen is None:
+            if not isinstance(error, RunEnded):
+                self._freeze()
             self._guard.fail(error)
             return RunEnded()
         self._faults.note(seen, error)
         return seen
 
     # -- its end ----------------------------------------------------------------------------------------------------
+
+    def _freeze(self) -> None:
+        """The run ends by something that is nobody's wish: what ends with it was not given up by the script."""
+        if self._order is not None:
+            self._order.journal.freeze()
 
     def _described(self, error: monty.MontyError, source: str) -> Exception:
         limits = self._guard.limits

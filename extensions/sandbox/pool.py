@@ -60,13 +60,14 @@ class WorkerPool:
 
     @contextlib.asynccontextmanager
     async def checkout(
-        self, limits: monty.ResourceLimits, *, stubs: str | None = None
+        self, limits: monty.ResourceLimits, *, stubs: str | None = None, os_policy: monty.OSPolicy | None = None
     ) -> AsyncIterator[monty.AsyncMontySession]:
         """Takes a process; it is given back at the end, or replaced if the script in it was cut off.
 
         Args:
             limits: Of the script.
             stubs: Check the script against these types before it runs.
+            os_policy: What becomes of its wishes for time, sleep and chance; all are met in the process if left out.
 
         Raises:
             SandboxUnavailable: None became free in time.
@@ -78,7 +79,7 @@ class WorkerPool:
             type_check=stubs is not None,
             type_check_stubs=stubs,
             type_check_format="json",
-            os_policy={"sleep": "system", "sleep_system_max": math.inf},
+            os_policy=os_policy or {"sleep": "system", "sleep_system_max": math.inf},
         )
         try:
             await session.__aenter__()
