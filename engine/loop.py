@@ -32,10 +32,12 @@ from engine.errors import InvalidRequest
 from engine.forward.passes import validate_passes
 from engine.forward.validation import validate_lanes
 from engine.kv.commands import AccountCommand, SetCeilings, SetShares
+from engine.forward.verified import validate_guess
 from engine.leases.lease import LeaseRevoked
-from engine.programs.binding import BoundProgram, bind_drafter, bind_sampler
+from engine.programs.binding import BoundProgram, bind_drafter, bind_drawer
 from engine.programs.errors import ProgramError
 from engine.request import DrafterSpec, EngineInfo, ErrorReport, GenerateRequest, Proposal, TokenEvent
+from engine.programs.purposes import VERIFY
 from engine.runner.runner import ModelRunner, StepHandle
 from engine.scheduling.batch import Batch
 from engine.scheduling.scheduler import Scheduler
@@ -161,7 +163,7 @@ class EngineLoop:
         try:
             num_rows = sum(len(lane.rows) for lane in request.passes)
             num_lanes, size = num_rows or 1 + len(request.lane_ids), self.info.vocab_size
-            return bind_sampler(program.source, program.parameters, size, num_lanes=num_lanes, probes=True)
+            bound = bind_drawer(program.source, program.parameters, size, num_lanes=num_lanes)
         except ProgramError as error:
             raise InvalidRequest(f"the device program is not valid: {error}", program.param) from None
 
@@ -173,7 +175,11 @@ class EngineLoop:
             bound = bind_drafter(guessing.source, guessing.parameters, self.info.vocab_size)
         except ProgramError as error:
             raise InvalidRequest(f"the device program is not valid: {error}", guessing.param) from None
-        if bound.graph.weights and sampler is not None:
+        if bound.graph.weights and sampler is not None and sampler.function != VERIFY:
+        contexts = self._scheduler.contexts
+        token_ids = contexts[request.context_id].token_ids if request.context_id else request.prompt_ids
+        validate_guess(request, bound, token_ids, size)
+        return bound
             message = "what a device program draws from is not known: guesses beside it cannot be drawn ones"
             raise InvalidRequest(message, guessing.param)
 

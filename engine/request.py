@@ -157,10 +157,13 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     prompt_ids: list[int]
+        proposals: Of a guess that is judged: what the token of each row but the first was drawn from; none if they were
+            not.
     sampling: SamplingParams
     context_id: str = ""
     lane_ids: list[str] = []
     passes: list[LanePass] = []
+    proposals: list[Proposal] = []
     stepped: bool = False
     readout: Readout | None = None
     num_given: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import EngineStopped
-from engine.request import LanePass, Probe
+from engine.request import LanePass, Probe, Proposal
 from extensions.live_context import LiveContext
 from extensions.output import GenerateOptions
 
@@ -21,6 +21,7 @@ class PassLane:
         rows: Which of them are read, rising.
         positions: Their rotary positions; None for those that follow the history's.
         sights: For each of them the slots that it sees; empty if they are like any others.
+        proposals: Of a guess that is judged: what the tokens but the first were drawn from, if they were.
     """
 
     context: LiveContext
@@ -28,6 +29,7 @@ class PassLane:
     rows: Sequence[int]
     positions: Sequence[int] | None = None
     sights: Sequence[bytes] = ()
+    proposals: Sequence[Proposal] = ()
 
 
 async def draw_from_rows(lanes: Sequence[PassLane], options: GenerateOptions) -> tuple[int, Mapping[str, Probe]]:
@@ -58,7 +60,8 @@ async def draw_once(lanes: Sequence[PassLane], options: GenerateOptions) -> tupl
     passes = []
     for lane in lanes:
         shape = lane.context.shape_of(lane.token_ids, lane.positions, lane.sights)
-        passes.append(LanePass([lane.context.length + row for row in lane.rows], shape))
+        rows = [lane.context.length + row for row in lane.rows]
+        passes.append(LanePass(rows, shape, list(lane.proposals)))
         lane.context.append(lane.token_ids)
     first, *others = [lane.context for lane in lanes]
     async with await first.generate(options, beside=others, passes=passes) as generation:

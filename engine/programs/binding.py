@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.programs.graph import Graph
 from engine.programs.lowering import lower
-from engine.programs.purposes import MASK, PROPOSE, PURPOSES, SAMPLE
+from engine.programs.purposes import MASK, PROPOSE, PURPOSES, SAMPLE, VERIFY
 from engine.programs.syntax import parse
 from engine.programs.types import VOCAB, Kind, Type
 
@@ -117,6 +117,30 @@ def bind_sampler(
     for name, node in graph.probes.items():
         if graph.nodes[node].type.axis == VOCAB:
             raise ProgramInvalid(f"probe.{name} has a number for every token; note down single ones, or topk's", 1, 1)
+    return bound
+
+
+def bind_drawer(source: str, values: Mapping[str, Any], vocab_size: int, *, num_lanes: int = 1) -> BoundProgram:
+    """Checks a program that is to say which token comes: it draws it, or judges the guess; see `bind`.
+
+    Raises:
+        ProgramInvalid: As for `bind_sampler`.
+        ProgramMisused: As there.
+    """
+    if parse(source).function == VERIFY:
+        return bind_verifier(source, values, vocab_size)
+    return bind_sampler(source, values, vocab_size, num_lanes=num_lanes, probes=True)
+
+
+def bind_verifier(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgram:
+    """Checks a program that is to judge guesses; see `bind`.
+
+    Raises:
+        ProgramInvalid: As there; or it does something else.
+        ProgramMisused: As there.
+    """
+    bound = bind(source, values, vocab_size)
+    _check_purpose(bound, VERIFY)
     return bound
 
 

@@ -175,7 +175,7 @@ class _Lowering:
             case ast.Attribute(value=base, attr=name) if is_name(base, "state"):
                 self._update(name, node, target)
             case ast.Attribute(value=base, attr=name) if is_name(base, "probe"):
-                if not self._parsed.purpose.has_state:
+                if not self._parsed.purpose.takes_notes:
                     raise invalid(f"`{self._parsed.function}` notes nothing down", target)
                 if len(self._probes) >= MAX_PROBES and name not in self._probes:
                     raise invalid(f"more than {MAX_PROBES} probes", target)
@@ -321,6 +321,8 @@ class _Lowering:
         raise invalid("values have no attributes; there are state.x and lanes[i].logits", node)
 
     def _lane(self, index: int, at: ast.AST) -> int:
+        if "lanes" not in self._parsed.purpose.inputs:
+            raise invalid(f"`{self._parsed.function}` does not know `lanes`", at)
         if "lanes" not in self._parsed.inputs:
             raise invalid("`lanes` must be a parameter of the function to be read", at)
         if not 0 <= index < MAX_LANES:

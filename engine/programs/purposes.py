@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from engine.programs.types import BOOL, HISTORY, INT, KEY, VOCAB, Kind, Type
 
-SAMPLE, PROPOSE, MASK = "sample", "propose", "mask"
+SAMPLE, PROPOSE, VERIFY, MASK = "sample", "propose", "verify", "mask"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class Purpose:
         inputs: Names that it gets if its parameters have them, with their types. `lanes` is no value of itself.
         results: Types that it may return; guesses have rules of their own.
         knows_vocab: There is a vocabulary.
-        has_state: Something is carried from one time to the next, and noted down.
+        has_state: Something is carried from one time to the next.
+        takes_notes: The host may read what it notes down.
     """
 
     meaning: str
@@ -32,6 +33,7 @@ class Purpose:
     results: tuple[Type, ...] = (INT,)
     knows_vocab: bool = True
     has_state: bool = True
+    takes_notes: bool = True
 
 
 _OF_TOKENS = Type(Kind.INT, HISTORY)
@@ -59,6 +61,19 @@ PURPOSES: Mapping[str, Purpose] = MappingProxyType(
             returns="the tokens that it guesses",
             inputs=_KNOWN_BEFORE,
         ),
+        VERIFY: Purpose(
+            meaning="judges guesses",
+            use="for `verify`, or for a pass over a guess",
+            returns="the token that comes",
+            inputs={
+                "logits": Type(Kind.FLOAT, VOCAB),
+                "p": Type(Kind.FLOAT, VOCAB),
+                "q": Type(Kind.FLOAT, VOCAB),
+                "draft": INT,
+                **_KNOWN_BEFORE,
+            },
+            takes_notes=False,
+        ),
         MASK: Purpose(
             meaning="says what rows see",
             use="for the `mask` of a pass",
@@ -76,6 +91,7 @@ PURPOSES: Mapping[str, Purpose] = MappingProxyType(
             results=(Type(Kind.BOOL, HISTORY), BOOL),
             knows_vocab=False,
             has_state=False,
+            takes_notes=False,
         ),
     }
 )

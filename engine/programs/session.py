@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engine.drafting.offers import Offer
 from engine.programs.binding import BoundProgram, Parameter
+from engine.programs.purposes import VERIFY
 from engine.programs.reference import DTYPES
 from engine.programs.torch_form import BatchValues, TorchProgram
 from engine.sampling.random import position_keys
@@ -39,17 +41,29 @@ class ProgramSession:
         num_prompt: Tokens of the prompt: what follows is counted.
         num_lanes: Contexts that it draws one token for; history and position are the first one's.
         num_rows: Rows of a pass that are its lanes instead of the ends of those contexts; 0 if there is no pass.
+        offers: Of a pass over a guess: what its tokens were drawn from, if they were.
 
     Attributes:
         rows: Logits of those rows, as far as they are computed: [V] by number.
+        guess: Of a pass over a guess: its tokens, which are those of its rows but for the first.
     """
 
     def __init__(
-        self, bound: BoundProgram, stream_key: int, num_prompt: int, num_lanes: int = 1, num_rows: int = 0
+        self,
+        bound: BoundProgram,
+        stream_key: int,
+        num_prompt: int,
+        num_lanes: int = 1,
+        num_rows: int = 0,
+        offers: Sequence[Offer | None] = (),
     ) -> None:
         self.bound = bound
         self.stream_key = stream_key
-        self.num_prompt = num_prompt
+        self.judges = bound.function == VERIFY
+        # The tokens of a guess are output as far as they stand.
+        self.num_prompt = num_prompt - (num_rows - 1 if self.judges and num_rows else 0)
+        self.offers = offers
+        self.guess: Sequence[int] = ()
         self.num_lanes = num_lanes
         self.num_rows = num_rows
         self.rows: dict[int, torch.Tensor] = {}
@@ -64,7 +78,7 @@ class ProgramSession:
     @property
     def is_joint(self) -> bool:
         """It reads more than the logits of the place that it draws for."""
-        return self.num_lanes > 1 or self.num_rows > 0
+        return self.num_lanes > 1 or (self.num_rows > 0 and not self.judges)
 
     def collect(self, number: int, logits: torch.Tensor) -> None:
         """Keeps the logits [any, V] of rows of its pass, from a number on, until it draws."""
@@ -72,6 +86,8 @@ class ProgramSession:
 
     def begin(self, token_ids: Sequence[int], room: int, device: torch.device) -> None:
         """Takes down the history when the sequence enters, or enters again."""
+        if self.judges and self.num_rows:
+            self.guess = list(token_ids[len(token_ids) - self.num_rows + 1 :])
         if not self.bound.graph.inputs & _OF_HISTORY:
             return
         host = np.zeros(len(token_ids) + min(room, _GROWTH), dtype=np.int64)
@@ -99,6 +115,21 @@ class ProgramSession:
 
 
 @dataclass(frozen=True, slots=True)
+class Guess:
+    """What a program that judges guesses is told of the place that it draws for.
+
+    Attributes:
+        draft: The token that is guessed; -1 if none is.
+        target: [V] float32, what the token would be drawn from without it; None where that is not read.
+        offered: [V] float32, what it was drawn from; None where that is not read.
+    """
+
+    draft: int
+    target: torch.Tensor | None
+    offered: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramLane:
     """One draw of a program in this step.
 
@@ -107,12 +138,14 @@ class ProgramLane:
         row: Its row of the logits.
         position: Of the token to draw.
         others: Rows of its further lanes.
+        guess: For a program that judges one.
     """
 
     session: ProgramSession
     row: int
     position: int
     others: Sequence[int] = ()
+    guess: Guess | None = None
 
     def row_of(self, lane: int) -> int:
         """Row of the logits of one of its lanes."""
@@ -225,11 +258,21 @@ class ProgramRunner:
             counts=self._counts(lanes) if "counts" in inputs else None,
             parameters=parameters,
             state=self._states(program, lanes, parameters),
+            others=self._others([lane.guess for lane in lanes if lane.guess is not None], inputs),
         )
+
+    def _others(self, guesses: Sequence[Guess], inputs: frozenset[str]) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = {}
+        if "draft" in inputs:
+            found["draft"] = self._integers([guess.draft for guess in guesses])[:, None]
+        for name, values in (("p", [one.target for one in guesses]), ("q", [one.offered for one in guesses])):
+            if name in inputs:
+                found[name] = torch.stack([value for value in values if value is not None])
+        return found
 
     def _lane(self, logits: torch.Tensor, lanes: Sequence[ProgramLane], number: int) -> torch.Tensor:
         """[R, V], the logits of one lane of each."""
-        if lanes[0].session.num_rows:
+        if lanes[0].session.num_rows and lanes[0].guess is None:
             return torch.stack([lane.session.rows[number] for lane in lanes])
         rows = [lane.row_of(number) for lane in lanes]
         are_all = len(rows) == len(logits) and all(row == at for at, row in enumerate(rows))

@@ -34,6 +34,7 @@ class BatchValues:
         counts: [B, V] int64, how often each token is in the output.
         parameters: [B, 1] or [B, V] by name.
         state: [B, 1] or [B, V] by name.
+        others: [B, 1] or [B, V], what only some functions read, by name.
         room: [B, V] float32, contiguous: where scores may be written that are left to the caller. Can be a lane, if
             nobody needs that afterwards.
     """
@@ -46,6 +47,7 @@ class BatchValues:
     counts: torch.Tensor | None = None
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    others: Mapping[str, torch.Tensor] = field(default_factory=dict)
     room: torch.Tensor | None = None
 
 
@@ -306,7 +308,9 @@ def _given(op: str, name: str | bool | float) -> _Compute:
             return lambda values, _: _there(values.history)
         case _, "places":
             return lambda values, _: _places(_there(values.history))
-    return lambda values, _: _there(values.counts)
+        case _, "counts":
+            return lambda values, _: _there(values.counts)
+    return lambda values, _: values.others[str(name)]
 
 
 def _room(values: BatchValues, args: Sequence[torch.Tensor]) -> torch.Tensor | None:

@@ -230,7 +230,7 @@ def _known_ids(lanes: Sequence[Lane], num_tokens: int) -> Indices:
 def _sample_lane(lane: Lane) -> SampleLane:
     position = lane.stop - len(lane.drafts)
     num_output = position - lane.sequence.num_prompt
-    return SampleLane(row=lane.row, position=position, num_output=num_output, offers=lane.offers)
+    return SampleLane(row=lane.row, position=position, num_output=num_output, offers=lane.offers, drafts=lane.drafts)
 
 
 def _upload(values: Indices, device: torch.device) -> torch.Tensor:

@@ -9,15 +9,20 @@ import msgspec
 import torch
 
 from engine.drafting.acceptance import decide
+from engine.drafting.judging import NO_DRAFT, guess_at
 from engine.programs.session import Drawn, ProgramLane, ProgramRunner, ProgramSession
 from engine.request import Probes
 from engine.sampling.params import SamplingParams
+from engine.sampling.processors import sanitize
 from engine.sampling.sampler import ForcedTokens, LaneMasks, SampleLane, Sampler
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import RowAssignment
 
 _Noted = Sequence[tuple[Sequence[int], Mapping[str, torch.Tensor]]]
 _Probes = list[tuple[Sequence[int], Mapping[str, torch.Tensor]]]
+
+KEPT = "kept"
+"""Under this name it is noted down how many rows of a pass over a guess stand."""
 
 ROOM_TOKENS = 256
 """Output tokens that a program's history has room for at once."""
@@ -77,6 +82,8 @@ class ProgramRows:
         if taken.lane == 0:
             taken.program.begin([*taken.prompt_ids, *taken.output_ids], ROOM_TOKENS, self._state.device)
         self._sessions[taken.row], self._lanes[taken.row] = taken.program, taken.lane
+        if taken.program.judges:
+            return taken.params  # it is told what would be drawn by them
         return msgspec.structs.replace(taken.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
     def running(self, lanes: Sequence[SampleLane]) -> list[ProgramLane]:
@@ -101,7 +108,7 @@ class ProgramRows:
         if len({lane.session.kind for lane in found}) > 1 or any(lane.offers for lane in lanes):
             return None
         sessions = [lane.session for lane in found]
-        if any(session.is_joint for session in sessions):
+        if any(session.is_joint or session.judges for session in sessions):
             return None
         return None if any(self._state[lanes[lane.row].row].is_special for lane in found) else found
 
@@ -123,6 +130,8 @@ class ProgramRows:
         masked = frozenset(() if masks is None else masks.lanes)
         bare: list[int] = []
         edited: list[int] = []
+        judged: list[int] = []
+        passed: list[int] = []
         joint: dict[ProgramSession, dict[int, int]] = {}
         for place, lane in enumerate(lanes):
             session = self._sessions.get(lane.row)
@@ -130,6 +139,9 @@ class ProgramRows:
                 continue
             if session.is_joint:
                 joint.setdefault(session, {})[self._lanes[lane.row]] = place
+                continue
+            if session.judges:
+                (passed if session.num_rows else judged).append(place)
                 continue
             is_edited = place in masked or self._state[lane.row].is_special
             (edited if is_edited else bare).append(place)
@@ -144,8 +156,11 @@ class ProgramRows:
             forced.append(self._draw_bare(logits, lanes, bare, probes))
         if edited:
             forced.append(self._draw_edited(sampler.process(logits, lanes, masks, edited), lanes, edited, probes))
+        if judged:
+            forced.append(self._judge(sampler.process(logits, lanes, masks, judged), lanes, judged))
+        forced += [self._judge_pass(lanes[place], place, probes) for place in passed]
         drawn = [one for one in forced if one is not None]
-        drawing = (*bare, *edited, *(places[0] for places in joint.values()))
+        drawing = (*bare, *edited, *judged, *passed, *(places[0] for places in joint.values()))
         told = [(place, self._sessions[lanes[place].row], lanes[place].position) for place in drawing]
         return ProgramDraws(logits, _joined(drawn), told)
 
@@ -246,6 +261,39 @@ class ProgramRows:
             for row, lane in zip(values, some, strict=True)
         ]
         return ForcedTokens(self._index(places), self._index(tokens))
+
+    def _judge(self, values: torch.Tensor, lanes: Sequence[SampleLane], places: Sequence[int]) -> ForcedTokens:
+        """Programs that judge guesses, one place of each: the guess if it stands, or what comes instead."""
+        drawing = []
+        for at, place in enumerate(places):
+            lane = lanes[place]
+            session = self._sessions[lane.row]
+            draft = lane.drafts[0] if lane.drafts else NO_DRAFT
+            offer = lane.offers[0] if lane.offers else None
+            guess = guess_at(values[at], self._state[lane.row], draft, offer, session.bound.graph.inputs)
+            drawing.append(ProgramLane(session, at, lane.position, guess=guess))
+        drawn = self._runner.run(values, drawing)
+        return ForcedTokens(self._index(places), _allowed(values, drawn.tokens))
+
+    def _judge_pass(self, lane: SampleLane, place: int, probes: _Probes) -> ForcedTokens:
+        """A pass over a guess: all of its rows are judged at once, and the token behind those that stand is drawn.
+
+        How many rows stand is noted down; the first one always does.
+        """
+        session = self._sessions[lane.row]
+        count, row = session.num_rows, self._state[lane.row]
+        values = torch.stack([session.rows[number] for number in range(count)])
+        sanitize(values)
+        drawing = []
+        for at in range(count):
+            draft = session.guess[at] if at < count - 1 else NO_DRAFT
+            offer = session.offers[at] if at < len(session.offers) else None
+            guess = guess_at(values[at], row, draft, offer, session.bound.graph.inputs)
+            drawing.append(ProgramLane(session, at, lane.position - count + 1 + at, guess=guess))
+        tokens = self._runner.run(values, drawing).tokens
+        kept = (tokens[:-1] == self._index(session.guess)).long().cumprod(0).sum()[None]
+        probes.append(([place], {KEPT: kept[None] + 1}))
+        return ForcedTokens(self._index([place]), tokens.index_select(0, kept))
 
     def take_probes(self) -> dict[int, Probes]:
         """What the programs of the newest draw noted down, by place. Waits for the device."""

@@ -2,9 +2,9 @@
 
 A draw depends on the logits and on (seed, stream, position) alone, so what comes out is what would have come out token
 by token; nothing of the distribution changes, and no rule of acceptance is needed. A guess that says what it was drawn
-from is accepted or replaced by chance where its token is drawn (`engine.drafting.acceptance`): it counts if it is what
-came out of that. All that draws remember (penalties, forbidden sequences, states of programs) is told of each token
-before the next is drawn.
+from is accepted or replaced by chance where its token is drawn (`engine.drafting.acceptance`), or a program judges it
+(`engine.drafting.judging`): it counts if it is what came out of that. All that draws remember (penalties, forbidden
+sequences, states of programs) is told of each token before the next is drawn.
 
 Letters: R rows read out, V vocabulary.
 """
@@ -84,6 +84,7 @@ def _deeper(lane: SampleLane, depth: int) -> SampleLane:
         position=lane.position + depth,
         num_output=lane.num_output + depth,
         offers=lane.offers[depth:],
+        drafts=lane.drafts[depth:],
     )
 
 

@@ -23,12 +23,14 @@ class SampleLane(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
         position: Index of the token about to be drawn: tokens in the sequence before it.
         num_output: Output tokens drawn before this one.
         offers: What the tokens guessed from here on were drawn from; none if nothing is guessed, or without a draw.
+        drafts: Those tokens.
     """
 
     row: int
     position: int
     num_output: int
     offers: Sequence[Offer] = ()
+    drafts: Sequence[int] = ()
 
 
 class Choice(Protocol):

@@ -28,6 +28,7 @@ from engine.forward.lockstep import LaneGroup, portions
 from engine.forward.sights import positions_of
 from engine.kv.block_table import BlockTable
 from engine.kv.ceilings import Ceilings
+from engine.forward.verified import pass_offers
 from engine.kv.manager import KVManager, PageCopy
 from engine.kv.tiers import HostTier
 from engine.programs.binding import BoundProgram
@@ -190,9 +191,12 @@ class Scheduler:
             if sequence.constraint is not None and request.num_given:
                 sequence.constraint.advance(token_ids[-request.num_given :])
             if program is not None:
-                num_rows = sum(len(lane.rows) for lane in request.passes)
                 sequence.program = ProgramSession(
-                    program, stream_key(seed, index), sequence.num_prompt, num_rows=num_rows
+                    program,
+                    stream_key(seed, index),
+                    sequence.num_prompt,
+                    num_rows=sum(len(lane.rows) for lane in request.passes),
+                    offers=pass_offers(request, token_ids),
                 )
             sequence.is_plain = is_plain(sequence)
             sequences.append(sequence)

@@ -202,6 +202,7 @@ class ScriptContext:
         constrain: Any = None,
         sampler: Any = None,
         drafter: Any = None,
+        verify: Any = None,
         logprobs: int | None = None,
         emit: bool = False,
     ) -> Completion:
@@ -229,6 +230,7 @@ class ScriptContext:
         template_stops: bool = True,
         constrain: Any = None,
         sampler: Any = None,
+        verify: Any = None,
         logprobs: int | None = None,
         emit: bool = False,
     ) -> ScriptDrafting:

@@ -13,7 +13,7 @@ from extensions.programs.constraints import ScriptConstraint, spec_of
 from extensions.programs.drafters import read_drafter
 from extensions.programs.faults import invalid
 from extensions.programs.planner import Feature
-from extensions.programs.samplers import sampler_of
+from extensions.programs.samplers import sampler_of, verifier_of
 
 MAX_STOP_STRINGS = 64
 """Stop strings of one generation."""
@@ -110,9 +110,19 @@ def read_options(fields: Mapping[str, Any], info: EngineInfo) -> Asked:
         stop=_stop(given.get("stop", ())),
         constraint=spec_of(constrain := given.get("constrain")),
         tools=constrain.tools if isinstance(constrain, ScriptConstraint) else (),
-        program=sampler_of(given.get("sampler"), info.vocab_size),
+        program=_drawer(given, info.vocab_size),
         drafter=read_drafter(given.get("drafter"), info.vocab_size),
     )
+
+
+def _drawer(given: Mapping[str, Any], vocab_size: int) -> ProgramSpec | None:
+    """What says which tokens come, if that is not the sampler."""
+    judge = verifier_of(given.get("verify"), vocab_size)
+    if judge is None:
+        return sampler_of(given.get("sampler"), vocab_size)
+    if "sampler" in given:
+        raise invalid("sampler and verify both say which tokens come: only one of them can")
+    return judge.spec
 
 
 def read_logprobs(value: object, name: str = "logprobs") -> int | None:

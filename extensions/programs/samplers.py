@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.programs.binding import BoundProgram, bind_drafter, bind_mask, bind_sampler, misplaced
+from engine.programs.binding import BoundProgram, bind_drafter, bind_mask, bind_sampler, bind_verifier, misplaced
 from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.programs.lowering import MAX_LANES
-from engine.programs.purposes import MASK, PROPOSE, SAMPLE
+from engine.programs.purposes import MASK, PROPOSE, SAMPLE, VERIFY
 from engine.programs.syntax import parse
+from engine.programs.verify_rules import VERIFY_RULES
 from engine.request import ProgramSpec
 from extensions.programs.faults import fault, invalid
 
@@ -21,12 +22,14 @@ class ScriptProgram:
         spec: What the engine computes.
         bound: The program, checked.
         num_lanes: Contexts that it reads.
+        judges: It judges guesses (`verify`).
     """
 
     def __init__(self, spec: ProgramSpec, bound: BoundProgram) -> None:
         self.spec = spec
         self.bound = bound
         self.num_lanes = max(bound.graph.num_lanes, 1)
+        self.judges = bound.function == VERIFY
 
     def check(self, wanted: str) -> None:
         """Refuses it where another function is needed; see `engine.programs.purposes`.
@@ -61,6 +64,8 @@ def _bound(source: str, parameters: Mapping[str, Any], vocab_size: int) -> Bound
         return bind_drafter(source, parameters, vocab_size)
     if function == MASK:
         return bind_mask(source, parameters)
+    if function == VERIFY:
+        return bind_verifier(source, parameters, vocab_size)
     return bind_sampler(source, parameters, vocab_size, num_lanes=MAX_LANES, probes=True)
 
 
@@ -79,3 +84,24 @@ def sampler_of(sampler: object, vocab_size: int) -> ProgramSpec | None:
     if program.num_lanes > 1:
         raise fault("program_invalid", f"it reads {program.num_lanes} lanes; one context has one (see lm.forward)")
     return program.spec
+
+
+def verifier_of(verify: object, vocab_size: int) -> ScriptProgram | None:
+    """Reads the argument `verify`: the name of a rule, a program, its text, or nothing.
+
+    Raises:
+        ValueError: It is nothing that could judge guesses (`invalid_argument`, `program_invalid`).
+    """
+    if verify is None:
+        return None
+    if isinstance(verify, str):
+        verify = make_program(VERIFY_RULES.get(verify, verify), {}, vocab_size) if _is_rule(verify) else verify
+    if not isinstance(verify, ScriptProgram):
+        names = ", ".join(f'"{name}"' for name in VERIFY_RULES)
+        raise invalid(f"verify must be one of {names}, or a program with a function `verify`")
+    verify.check(VERIFY)
+    return verify
+
+
+def _is_rule(text: str) -> bool:
+    return text in VERIFY_RULES or "def " in text
