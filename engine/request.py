@@ -36,6 +36,27 @@ class Pooling(enum.StrEnum):
     LAST = "last"
 
 
+class Opening(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a language begins amid free text: the output is free up to there, and again once a text of it is whole.
+
+    The grammar must take any text that has none of these beginnings, and any text behind what it demands.
+
+    Attributes:
+        markers: ASCII texts that begin it anywhere, special tokens or not. Other special tokens are no text here.
+        line: A regular expression of ASCII texts that begin it at the beginning of a line, and of all their
+            beginnings; matched whole. The first character is a brace or a bracket.
+        closers: Texts that count as white space at the beginning of a line.
+        thought: Markers of the thinking that an answer may begin with, in which all is free; empty for none.
+        in_thought: The thinking has begun already.
+    """
+
+    markers: tuple[str, ...] = ()
+    line: str = ""
+    closers: tuple[str, ...] = ()
+    thought: tuple[str, ...] = ()
+    in_thought: bool = False
+
+
 class ConstraintSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A language that the output must belong to; compiled before anything is computed, or refused.
 
@@ -50,6 +71,7 @@ class ConstraintSpec(msgspec.Struct, frozen=True, kw_only=True):
         whitespace_pattern: A regular expression for the whitespace between JSON tokens; wins over `compact`.
         frame: A Lark grammar of the whole output in which `@answer` stands for this language, for what may come before
             it; empty for the language alone.
+        opening: The output is free until it begins with this; None for what is held from the first token on.
         param: The client's field to blame when this cannot be compiled.
     """
 
@@ -59,6 +81,7 @@ class ConstraintSpec(msgspec.Struct, frozen=True, kw_only=True):
     compact: bool = False
     whitespace_pattern: str | None = None
     frame: str = ""
+    opening: Opening | None = None
     param: str = "constraint"
 
 

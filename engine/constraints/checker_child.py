@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import sys
@@ -18,13 +19,15 @@ import msgspec
 from llguidance import LLMatcher, LLTokenizer
 
 from engine.constraints.limits import COMPILE_BYTES, parser_limits
-from engine.constraints.vocabulary import byte_tokenizer
+from engine.constraints.vocabulary import SPECIAL_ID, byte_tokenizer
 
 NICENESS = 10
 """Steps go before checks."""
 
 STACK_BYTES = 2**20
 """Less than any thread of the engine has: what does not overflow here overflows nowhere."""
+
+_TOKEN_ID = re.compile(r"<\[[0-9]+\]>")
 
 
 def main() -> int:
@@ -51,7 +54,8 @@ def _answer(timeout_s: float) -> None:
 
 
 def check(grammar: str, tokenizer: LLTokenizer) -> str:
-    """Returns what is wrong with a grammar, or nothing."""
+    """Returns what is wrong with a grammar, or nothing. Special tokens by their ids are taken for one of its own."""
+    grammar = _TOKEN_ID.sub(f"<[{SPECIAL_ID}]>", grammar)
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
     if not matcher.is_error():
         matcher.compute_bitmask()

@@ -16,9 +16,11 @@ from engine.constraints.checker import GrammarChecker
 from engine.constraints.constraint import Constraint
 from engine.constraints.grammar import explain, to_grammar
 from engine.constraints.limits import parser_limits
+from engine.constraints.sleeping import SleepingConstraint
 from engine.constraints.vocabulary import VocabularyBytes, make_tokenizer
+from engine.constraints.waking import Waking
 from engine.errors import EngineError, InvalidRequest
-from engine.request import ConstraintSpec
+from engine.request import ConstraintSpec, Opening
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class ConstraintCompiler:
         self._local = threading.local()
         self._checkers: list[GrammarChecker] = []
         self._num_words = 0
+        self._vocabulary: VocabularyBytes | None = None
         self._pool = _start_pool(num_workers)
         self._tokenizer: Future[LLTokenizer | None] = self._pool.submit(self._load, load)
 
@@ -105,6 +108,7 @@ class ConstraintCompiler:
         if vocabulary is None:
             return None
         self._num_words = -(-len(vocabulary.tokens) // 32)
+        self._vocabulary = vocabulary
         return make_tokenizer(vocabulary)
 
     def _compile(self, spec: ConstraintSpec) -> Constraint:
@@ -129,12 +133,18 @@ class ConstraintCompiler:
         self._refuse(spec, matcher.get_error())
         constraint = Constraint(matcher, self._num_words, spec.param)
         constraint.fork().mask()  # works out what every sequence needs first
+        if spec.opening is not None:
+            constraint = self._asleep(constraint, spec.opening, tokenizer)
         self._keep(spec, constraint)
         return constraint
 
     def _refuse(self, spec: ConstraintSpec, fault: str) -> None:
         if fault:
             raise InvalidRequest(f"the {spec.kind.replace('_', ' ')} cannot be enforced: {explain(fault)}", spec.param)
+
+    def _asleep(self, constraint: Constraint, opening: Opening, tokenizer: LLTokenizer) -> Constraint:
+        assert self._vocabulary is not None
+        return SleepingConstraint(constraint, Waking(opening, self._vocabulary, tokenizer.greedy_tokenize))
 
     def _checker(self) -> GrammarChecker:
         """This thread's own."""

@@ -37,6 +37,16 @@ class Constraint:
         """Nothing can follow: the text is whole."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
+    @property
+    def is_accepting(self) -> bool:
+        """The text may end here."""
+        return self._matcher.is_accepting()
+
+    @property
+    def is_free(self) -> bool:
+        """Any token may come next."""
+        return False
+
     def fork(self) -> Constraint:
         """Another one at the same place."""
         return Constraint(self._matcher.deep_copy(), self._num_words, self._param)
@@ -54,8 +64,8 @@ class Constraint:
         """Tokens that must come next, as the tokenizer would write them; often none."""
         return self._matcher.compute_ff_tokens()
 
-    def mask(self) -> TokenMask:
-        """Tokens that may come next.
+    def mask(self) -> TokenMask | None:
+        """Tokens that may come next; None where any may.
 
         Raises:
             ConstraintBroken: None may, or finding out would take too long.
@@ -65,6 +75,15 @@ class Constraint:
         if self._matcher.is_error() or not words.any():
             raise self._broken("nothing can follow")
         return words
+
+    def allows(self, token_id: int) -> bool:
+        """Whether a token may come next.
+
+        Raises:
+            ConstraintBroken: None may, or finding out would take too long.
+        """
+        mask = self.mask()
+        return mask is None or bool(mask[token_id // 32] >> token_id % 32 & 1)
 
     def _broken(self, reason: str) -> ConstraintBroken:
         detail = self._matcher.get_error().split("\n<non-verbose/>")[0][:200]

@@ -10,6 +10,9 @@ from llguidance import LLTokenizer
 
 _NO_SLICES: list[str] = []
 
+SPECIAL_ID = 257
+"""Of the special token of `byte_tokenizer` that is no end."""
+
 MAX_KEPT_TEXTS = 4096
 MAX_KEPT_CHARS = 64
 """Ids of so many and so long texts are kept: the same few are asked for at every token where text is forced."""
@@ -37,9 +40,9 @@ def make_tokenizer(vocabulary: VocabularyBytes) -> LLTokenizer:
 
 
 def byte_tokenizer() -> LLTokenizer:
-    """One token a byte, and an end: enough to compile for, made in no time."""
-    tokens = [bytes([byte]) for byte in range(256)] + [b"<end>"]
-    vocabulary = VocabularyBytes(tokens, (256,), (256,), lambda text: list(text.encode("utf-8", "replace")))
+    """One token a byte, an end, and a special token: enough to compile for, made in no time."""
+    tokens = [bytes([byte]) for byte in range(256)] + [b"<end>", b"<special>"]
+    vocabulary = VocabularyBytes(tokens, (256, SPECIAL_ID), (256,), lambda text: list(text.encode("utf-8", "replace")))
     return LLTokenizer(_Wrapper(vocabulary), eos_token=[256], slices=_NO_SLICES)  # type: ignore[arg-type]
 
 

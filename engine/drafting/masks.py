@@ -7,18 +7,21 @@ from collections.abc import Sequence
 from engine.constraints.constraint import Constraint, ConstraintBroken, TokenMask
 
 
-def draft_masks(constraint: Constraint, mask: TokenMask, drafts: Sequence[int]) -> list[TokenMask]:
-    """Masks for the draws behind a guess, as far as the guess belongs to the language.
+def draft_masks(constraint: Constraint, drafts: Sequence[int]) -> list[TokenMask | None]:
+    """Masks for a draw and those behind a guess, as far as the guess belongs to the language; None where all is free.
 
     Args:
         constraint: At the place of the first draw; stays there.
-        mask: Of the first draw.
-        drafts: The guess.
+        drafts: The guess, often none.
+
+    Raises:
+        ConstraintBroken: Nothing can be drawn at all, or finding out would take too long.
     """
-    masks: list[TokenMask] = []
-    ahead = constraint.fork()
+    mask = constraint.mask()
+    masks = [mask]
+    ahead = constraint.fork() if drafts else constraint
     for token_id in drafts:
-        if not mask[token_id // 32] >> token_id % 32 & 1:
+        if mask is not None and not mask[token_id // 32] >> token_id % 32 & 1:
             break
         try:
             ahead.advance((token_id,))

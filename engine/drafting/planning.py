@@ -75,7 +75,7 @@ class DraftPlanner:
 def _may_guess(sequence: Sequence) -> bool:
     if sequence.context is not None and sequence.context.edits:
         return False  # what its rows see is worked out token by token
-    if sequence.constraint is None:
+    if sequence.constraint is None or sequence.constraint.is_free:
         return True
     # The state of a constraint is that after the tokens known; tokens that are certain need no guess.
     return sequence.num_in_flight == 0 and not sequence.forced_tokens()

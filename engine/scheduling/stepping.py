@@ -134,7 +134,7 @@ class Stepping:
         constraint = sequence.constraint
         if constraint is not None:
             try:
-                if token_id != proposal and not constraint.mask()[token_id // 32] >> token_id % 32 & 1:
+                if token_id != proposal and not constraint.allows(token_id):
                     error = InvalidRequest(f"the constraint does not allow token {token_id} here", "token_id")
                     return make_event(sequence, [], error=report(error))
                 constraint.advance((token_id,))

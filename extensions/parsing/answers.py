@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from extensions.parsing.forced import ForcedText
 from extensions.parsing.formats import ToolFormat
+from extensions.parsing.held_names import HeldNames
 from extensions.parsing.parts import CallStart, Content, Part
 from extensions.parsing.reasoning import ReasoningText, Thinking
 from extensions.parsing.tool_text import ToolText
@@ -21,6 +22,7 @@ class AnswerPlan:
         tool_format: How the model writes calls.
         names: Tools that it may call; without any, calls are text.
         is_forced: The output is forced to be calls.
+        is_held: Calls amid free text are held to the tools' schemas; see `extensions.parsing.held`.
         is_single: At most one call.
     """
 
@@ -28,6 +30,7 @@ class AnswerPlan:
     tool_format: ToolFormat
     names: tuple[str, ...] = ()
     is_forced: bool = False
+    is_held: bool = False
     is_single: bool = False
 
     def reader(self) -> AnswerReader:
@@ -98,4 +101,7 @@ class AnswerReader:
 
 
 def _tool_text(plan: AnswerPlan) -> ToolText:
-    return ToolText(plan.tool_format, plan.names, is_single=plan.is_single)
+    names: Collection[str] = plan.names
+    if plan.is_held:
+        names = HeldNames(names, is_pythonic=plan.tool_format.is_pythonic)
+    return ToolText(plan.tool_format, names, is_single=plan.is_single)

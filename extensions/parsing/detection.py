@@ -42,5 +42,12 @@ def detect_thinking(template: ChatTemplate) -> Thinking:
 @lru_cache(maxsize=64)
 def special_marker_ids(tokenizer: Tokenizer, markers: tuple[str, ...]) -> frozenset[int]:
     """Ids of those markers that are special tokens, which must be shown all the same."""
-    encoded = [tokenizer.encode(marker, add_special=False) for marker in markers]
-    return frozenset(ids[0] for ids in encoded if len(ids) == 1 and ids[0] in tokenizer.special_ids)
+    found = (special_marker_id(tokenizer, marker) for marker in markers)
+    return frozenset(token_id for token_id in found if token_id is not None)
+
+
+@lru_cache(maxsize=256)
+def special_marker_id(tokenizer: Tokenizer, marker: str) -> int | None:
+    """The id of a marker that is a special token, else None."""
+    ids = tokenizer.encode(marker, add_special=False)
+    return ids[0] if len(ids) == 1 and ids[0] in tokenizer.special_ids else None

@@ -51,23 +51,27 @@ def call_grammar(
     return "\n".join(lines) + "\n"
 
 
-def thought_grammar(start: str, end: str, *, is_open: bool, are_special: bool) -> str:
+def thought_grammar(start: str, end: str, *, is_open: bool, special_ids: tuple[int, int] | None = None) -> str:
     """Rules for the thinking before an answer.
 
     Args:
         start: Marker before it.
         end: Marker after it.
         is_open: The prompt ends with `start`, so the thinking goes on from there; otherwise there need be none.
-        are_special: The markers are special tokens.
+        special_ids: Of the markers, if both are special tokens.
     """
-    if are_special:
-        body = f"/(?s:.)*/ {end} thought_gap"
-        marker = start
+    if special_ids is not None:
+        body = f"/(?s:.)*/ <[{special_ids[1]}]> thought_gap"
+        marker = f"<[{special_ids[0]}]>"
     else:
         body = "thought_text thought_gap"
         marker = json.dumps(start)
     lines = [f"thought: {body}" if is_open else f"thought: ({marker} {body})?", "thought_gap: /\\s{0,4}/"]
-    lines += [] if are_special else [f"thought_text[lazy]: /(?s:.)*{re.escape(end).replace('/', chr(92) + '/')}/"]
+    lines += (
+        []
+        if special_ids is not None
+        else [f"thought_text[lazy]: /(?s:.)*{re.escape(end).replace('/', chr(92) + '/')}/"]
+    )
     return "\n".join(lines)
 
 

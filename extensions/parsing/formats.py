@@ -25,6 +25,8 @@ class ToolFormat:
         markers: Texts that announce calls anywhere.
         line_openers: What calls may begin with at the beginning of a line.
         arguments_key: What the family calls a call's arguments.
+        arguments_marker: Text between a name and arguments, for families that write calls so; else empty.
+        is_pythonic: Calls may be in Python's spelling.
     """
 
     name: ClassVar[FormatName] = "generic"
@@ -32,6 +34,8 @@ class ToolFormat:
     line_openers: ClassVar[tuple[str, ...]] = ("{", "[", FENCE)
     arguments_key: ClassVar[str] = "arguments"
     closer: ClassVar[str] = "</tool_call>"
+    arguments_marker: ClassVar[str] = ""
+    is_pythonic: ClassVar[bool] = False
 
     @property
     def special_markers(self) -> tuple[str, ...]:
@@ -124,6 +128,7 @@ class LlamaPythonicFormat(ToolFormat):
     name = "llama_pythonic"
     markers = ("<|python_start|>", "<|python_tag|>")
     closer = "<|python_end|>"
+    is_pythonic = True
 
     def open_marked(self, marker: str, names: Collection[str]) -> Region:
         """See `ToolFormat.open_marked`."""
@@ -144,6 +149,7 @@ class MistralFormat(ToolFormat):
     name = "mistral"
     markers = ("[TOOL_CALLS]",)
     closer = "[/TOOL_CALLS]"
+    arguments_marker = "[ARGS]"
 
     @property
     def special_markers(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ taken; arguments that are a string with JSON in it are taken out of the string.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Collection
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from extensions.parsing.held_names import HeldNames, may_be_json
 from extensions.parsing.parts import Call
 
 ARGUMENT_KEYS = ("arguments", "parameters", "args")
@@ -87,7 +89,12 @@ def read_calls(text: str, names: Collection[str], *, needs_arguments: bool) -> l
         needs_arguments: A name alone is no call.
     """
     try:
-        return _calls(text, names, needs_arguments, MAX_NESTED_CALLS)
+        calls = _calls(text, names, needs_arguments, MAX_NESTED_CALLS)
+        if calls is None or not isinstance(names, HeldNames):
+            return calls
+        are_listed = text.startswith("[")
+        texts = _items(text) if are_listed else [text]
+        return calls if may_be_json(names, texts, calls, are_listed=are_listed) else None
     except (ValueError, RecursionError):
         return None
 
@@ -104,31 +111,41 @@ def call_of(name: str, arguments: str) -> Call | None:
 def read_cut_calls(text: str, names: Collection[str]) -> list[Call] | None:
     """Reads calls of which the last was cut inside its arguments; None if those have not begun, or are no object."""
     calls: list[Call] = []
+    texts: list[str] = []
+    with contextlib.suppress(ValueError, RecursionError):  # what came before counts
+        _read_cut(text, names, calls, texts)
+    are_listed = text.lstrip().startswith("[")
+    return calls if calls and may_be_json(names, texts, calls, are_listed=are_listed) else None
+
+
+def _read_cut(text: str, names: Collection[str], calls: list[Call], texts: list[str]) -> None:
+    """Adds the calls found, and what each was read from.
+
+    Raises:
+        ValueError: What follows those is none.
+    """
     at = _skip(text, 0)
     if text[at : at + 1] == "[":
         at = _skip(text, at + 1)
-    try:
-        while True:
-            members, rest = _members(text[at:])
-            if rest is not None:
-                break
-            _, end = _DECODER.raw_decode(text, at)
-            found = _calls(text[at:end], names, True, 1)
-            if found is None:
-                return None
-            calls += found
-            at = _skip(text, end)
-            if text[at : at + 1] == ",":
-                at = _skip(text, at + 1)
-            if at == len(text):
-                return calls
-    except (ValueError, RecursionError):
-        return calls or None
-    key, raw = rest
-    name = _name(members)
-    if name in names and key in ARGUMENT_KEYS and raw.startswith("{"):
-        return [*calls, Call(name, raw)]
-    return calls or None
+    while at < len(text):
+        members, rest = _members(text[at:])
+        if rest is not None:
+            key, raw = rest
+            name = _name(members)
+            if name in names and key in ARGUMENT_KEYS and raw.startswith("{"):
+                calls.append(Call(name, raw))
+                texts.append(text[at:])
+            return
+        _, end = _DECODER.raw_decode(text, at)
+        found = _calls(text[at:end], names, True, 1)
+        if found is None:
+            calls.clear()
+            return
+        calls += found
+        texts.append(text[at:end])
+        at = _skip(text, end)
+        if text[at : at + 1] == ",":
+            at = _skip(text, at + 1)
 
 
 def _calls(text: str, names: Collection[str], needs_arguments: bool, depth: int) -> list[Call] | None:

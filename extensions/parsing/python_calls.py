@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Collection
 
+from extensions.parsing.held_names import may_be_python
 from extensions.parsing.parts import Call
 
 MAX_CHARS = 65_536
@@ -71,7 +72,7 @@ class PythonExtent:
 
 def read_python_calls(text: str, names: Collection[str]) -> list[Call] | None:
     """Reads a list of calls, or one call; None if it is anything else, or calls what is not in `names`."""
-    if len(text) > MAX_CHARS:
+    if len(text) > MAX_CHARS or not may_be_python(names, text):
         return None
     try:
         tree = ast.parse(text.strip(), mode="eval").body

@@ -17,7 +17,7 @@ class FunctionDefinition(WireModel):
     """A function that the model may call; `parameters` is a JSON Schema.
 
     Attributes:
-        strict: Refuse a schema that cannot be enforced to the letter where a call is forced.
+        strict: Hold arguments to the schema, and refuse one that cannot be enforced to the letter.
     """
 
     name: ToolName
@@ -55,6 +55,11 @@ class ToolUse:
     def names(self) -> tuple[str, ...]:
         """Names of the tools, each once."""
         return tuple(dict.fromkeys(tool.function.name for tool in self.tools))
+
+    @property
+    def is_strict(self) -> bool:
+        """Arguments of one of them at least must match its schema."""
+        return any(tool.function.strict for tool in self.tools)
 
 
 def tool_use(choice: str | dict[str, Any] | None, tools: list[Tool]) -> ToolUse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from engine.constraints.grammar import depth_of
 from engine.constraints.limits import MAX_DEPTH
@@ -10,9 +11,10 @@ from engine.request import ConstraintKind, ConstraintSpec, EngineInfo
 from engine.text.model import TextModel
 from extensions.output import GenerateOptions
 from extensions.parsing.answers import AnswerPlan
-from extensions.parsing.detection import detect_thinking, format_of, special_marker_ids
+from extensions.parsing.detection import detect_thinking, format_of, special_marker_id, special_marker_ids
 from extensions.parsing.forced import call_grammar, thought_grammar
 from extensions.parsing.formats import FORMATS, ToolFormat
+from extensions.parsing.held import held_calls
 from extensions.parsing.reasoning import MARKERS, Thinking
 from gateway.errors import BadRequest
 from gateway.generations import Work
@@ -106,6 +108,7 @@ async def prepare_chat(
         tool_format=tool_format,
         names=use.names,
         is_forced=use.is_forced,
+        is_held=use.is_strict and not use.is_forced and options.constraint is None,
         is_single=use.names_one or not body.parallel_tool_calls,
     )
     return ChatWork(prompt_ids=ids, options=_with_plan(options, plan, use, text), plan=plan)
@@ -132,11 +135,11 @@ def _with_plan(options: GenerateOptions, plan: AnswerPlan, use: ToolUse, text: T
     markers = () if plan.thinking is None else (plan.thinking.start, plan.thinking.end)
     special = special_marker_ids(text.tokenizer, markers)
     if plan.is_forced:
-        thought = _thought(plan, text, are_special=bool(special))
-        options = replace(options, constraint=_constraint(plan, use, thought))
+        options = replace(options, constraint=_constraint(plan, use, _thought(plan, text)))
+    elif plan.is_held:
+        options = replace(options, constraint=_held(plan, use, text))
     elif options.constraint is not None:
-        thought = _thought(plan, text, are_special=bool(special))
-        options = replace(options, constraint=_framed(options.constraint, plan, use, thought))
+        options = replace(options, constraint=_framed(options.constraint, plan, use, _thought(plan, text)))
     if plan.names and not plan.is_forced:
         special |= special_marker_ids(text.tokenizer, plan.tool_format.special_markers)
         if plan.is_single:
@@ -144,12 +147,14 @@ def _with_plan(options: GenerateOptions, plan: AnswerPlan, use: ToolUse, text: T
     return replace(options, revealed_ids=special, thinking=plan.thinking)
 
 
-def _thought(plan: AnswerPlan, text: TextModel, *, are_special: bool) -> str:
+def _thought(plan: AnswerPlan, text: TextModel) -> str:
     """Rules for the thinking before a forced answer; a model that does not think is not given the occasion."""
     thinking, template = plan.thinking, text.chat_template
     if thinking is None or not (thinking.is_open or (template is not None and template.uses(thinking.end))):
         return ""
-    return thought_grammar(thinking.start, thinking.end, is_open=thinking.is_open, are_special=are_special)
+    start, end = (special_marker_id(text.tokenizer, marker) for marker in (thinking.start, thinking.end))
+    special_ids = None if start is None or end is None else (start, end)
+    return thought_grammar(thinking.start, thinking.end, is_open=thinking.is_open, special_ids=special_ids)
 
 
 def _framed(constraint: ConstraintSpec, plan: AnswerPlan, use: ToolUse, thought: str) -> ConstraintSpec:
@@ -157,6 +162,21 @@ def _framed(constraint: ConstraintSpec, plan: AnswerPlan, use: ToolUse, thought:
     can_call = plan.names and set(CALL_MARKERS) <= {*plan.tool_format.markers, plan.tool_format.closer}
     _check_depth(use)
     return framed(constraint, thought=thought, tools=use.tools if can_call else (), is_single=plan.is_single)
+
+
+def _held(plan: AnswerPlan, use: ToolUse, text: TextModel) -> ConstraintSpec:
+    """Calls that match their schemas, amid text that is free."""
+    _check_depth(use)
+    try:
+        return held_calls(
+            {tool.function.name: tool.function.parameters for tool in use.tools},
+            [tool.function.name for tool in use.tools if tool.function.strict],
+            plan.tool_format,
+            thinking=plan.thinking,
+            special_id=partial(special_marker_id, text.tokenizer),
+        )
+    except ValueError as error:
+        raise BadRequest(f"A tool is strict, but {error}.", "tools") from None
 
 
 def _check_depth(use: ToolUse) -> None:

@@ -56,13 +56,13 @@ def passes(compiler: ConstraintCompiler, spec: ConstraintSpec, text: str) -> boo
 def test_the_form_begins_after_the_thinking(
     compiler: ConstraintCompiler, spec: ConstraintSpec, good: str, bad: str
 ) -> None:
-    thought = thought_grammar("<think>", "</think>", is_open=False, are_special=False)
+    thought = thought_grammar("<think>", "</think>", is_open=False)
     wanted = framed(spec, thought=thought)
     for text in (good, f"<think>{bad} so\n</think>\n\n{good}"):
         assert passes(compiler, wanted, text), text
     for text in (bad, f"<think>{good}", f"<think>x</think>{bad}", f"{good}<think>x</think>"):
         assert not passes(compiler, wanted, text), text
-    is_open = framed(spec, thought=thought_grammar("<think>", "</think>", is_open=True, are_special=False))
+    is_open = framed(spec, thought=thought_grammar("<think>", "</think>", is_open=True))
     assert passes(compiler, is_open, f"so</think>{good}")
     assert not passes(compiler, is_open, good)
 
@@ -82,7 +82,7 @@ def test_an_answer_may_be_calls_instead(
 
 
 def test_thinking_and_calls_go_together(compiler: ConstraintCompiler, tool: Tool) -> None:
-    thought = thought_grammar("<think>", "</think>", is_open=False, are_special=False)
+    thought = thought_grammar("<think>", "</think>", is_open=False)
     spec, good, _ = FORMS[0]
     wanted: Any = framed(spec, thought=thought, tools=[tool])
     assert passes(compiler, wanted, f"<think>x</think>{CALL}")

@@ -39,7 +39,9 @@ def start(compiler: ConstraintCompiler, spec: ConstraintSpec) -> Constraint:
 
 
 def allowed(constraint: Constraint) -> set[int]:
-    bits = np.unpackbits(constraint.mask().view(np.uint8), bitorder="little")
+    mask = constraint.mask()
+    assert mask is not None
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
     return set(np.flatnonzero(bits).tolist())
 
 

@@ -119,7 +119,7 @@ def test_whatever_the_grammar_allows_is_read_back_as_what_it_says(seed: int) -> 
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_the_grammar_lets_the_answer_think_first(is_open: bool) -> None:
-    thought = thought_grammar("<think>", "</think>", is_open=is_open, are_special=False)
+    thought = thought_grammar("<think>", "</think>", is_open=is_open)
     grammar = call_grammar({"get_time": None}, is_parallel=False, thought=thought)
     begun = "" if is_open else "<think>"
     assert accepts(grammar, f"{begun}a <b> {{\n</think>\n\n{TIME}")
