@@ -7,12 +7,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from engine.drafting.limits import MAX_DRAFT_TOKENS
 from engine.errors import EngineStopped
 from engine.forward.validation import MAX_LANES
 from engine.programs.purposes import MASK, SAMPLE
+from engine.programs.verify_rules import VERIFY_RULES
 from engine.request import Probe, ProgramSpec, Readout
 from extensions.output import GenerateOptions
 from extensions.programs.ahead import single_draw
+from extensions.programs.drafting import read_proposals
 from extensions.programs.faults import fault, invalid
 from extensions.programs.generating import probes_by_name
 from extensions.programs.looking import RowPass, keeps_nothing
@@ -69,6 +72,7 @@ class ScriptForward:
         self._scope = scope
         self._contexts: list[ScriptContext] = []
         self._program: ScriptProgram | None = None
+        self._q: object = None
         self._rows: Rows | None = None
         self._fold: object = "none"
         self._readout = Readout(64)
@@ -128,12 +132,21 @@ class ScriptForward:
             raise invalid("a context can only be one of the lanes: fork it for another")
         return found
 
-    async def epilogue(self, program: ScriptProgram) -> None:
-        """This program draws the token."""
+    async def epilogue(
+        self,
+        program: ScriptProgram | str,
+        q: Sequence[Mapping[int, float]] | Mapping[int, float] | None = None,
+    ) -> None:
+        """This program draws the token, or judges the guess that the rows are."""
+        if isinstance(program, str) and program in VERIFY_RULES:
+            program = make_program(VERIFY_RULES[program], {}, self._scope.engine.info.vocab_size)
         if not isinstance(program, ScriptProgram):
             raise invalid("program must be what lm.program returned")
-        program.check(SAMPLE)
-        self._program = program
+        if not program.judges:
+            program.check(SAMPLE)
+            if q is not None:
+                raise invalid("q is what a guess was drawn from: it is for a program that judges one (verify)")
+        self._program, self._q = program, q
 
     async def run(self, *, seed: int | None = None) -> ScriptPass:
         """One pass."""
@@ -177,6 +190,8 @@ class ScriptForward:
         if not self._contexts:
             raise invalid("the pass has no contexts: await fwd.state(contexts)")
         program = self._program
+        if program is not None and program.judges:
+            return self._guess_pass(rows, program)
         if program is not None and program.num_lanes > len(rows.read):
             raise fault(
                 "program_invalid", f"it reads lanes[{program.num_lanes - 1}], and {len(rows.read)} rows are read"
@@ -189,11 +204,30 @@ class ScriptForward:
             program=None if program is None else program.spec,
         )
 
+    def _guess_pass(self, rows: Rows, program: ScriptProgram) -> RowPass:
+        """One whose rows are a token and a guess behind it."""
+        if rows.num_lanes > 1 or rows.readout is not None or rows.slots is not None:
+            raise invalid("a guess is judged in one lane, all of whose rows are read in order: no readout, no slots")
+        if len(rows.tokens) > MAX_DRAFT_TOKENS + 1:
+            raise invalid(f"a guess of {len(rows.tokens) - 1} tokens is judged, at most {MAX_DRAFT_TOKENS} can be")
+        if program.bound.graph.states:
+            raise fault("program_invalid", "all rows of a pass are judged at once, so that there is no state")
+        return RowPass(
+            contexts=self._contexts,
+            rows=replace(rows, readout=list(range(len(rows.tokens)))),
+            readout=self._readout,
+            fold=read_fold(self._fold, 1),
+            program=program.spec,
+            proposals=read_proposals(rows.tokens[1:], self._q, self._scope.engine.info.vocab_size),
+        )
+
     def _checked(self) -> ProgramSpec:
         if not self._contexts:
             raise invalid("the pass has no lanes: await fwd.embed_next(contexts)")
         if self._program is None:
             raise invalid("nothing draws the token: await fwd.epilogue(program)")
+        if self._program.judges:
+            raise invalid("a guess is judged behind rows: await fwd.embed(tokens)")
         if self._program.num_lanes > len(self._contexts):
             have, reads = len(self._contexts), self._program.num_lanes
             raise fault("program_invalid", f"it reads lanes[{reads - 1}], and the pass has {have} lane(s)")

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from engine.request import Probe, ProgramSpec, Readout
+from engine.request import Probe, ProgramSpec, Proposal, Readout
 from engine.sampling.params import SamplingParams
 from extensions.output import GenerateOptions
 from extensions.passes import PassLane, draw_once
@@ -56,7 +56,8 @@ class RowPass:
         rows: The rows.
         readout: What is wanted of each distribution.
         fold: How many rows of each lane stay, None for all; or the probe that says so.
-        program: Draws a token from the rows read.
+        program: Draws a token from the rows read, or judges the guess that they are.
+        proposals: What the tokens of that guess were drawn from, if they were.
     """
 
     contexts: Sequence[ScriptContext]
@@ -64,6 +65,7 @@ class RowPass:
     readout: Readout
     fold: str | list[int | None]
     program: ProgramSpec | None
+    proposals: Sequence[Proposal] = ()
 
     async def run(self, scope: RunScope, seed: int | None) -> Looked:
         """Computes it.
@@ -140,6 +142,7 @@ class RowPass:
                     rows=[place for at, place in places if at == number],
                     positions=lane.positions,
                     sights=lane.sights,
+                    proposals=self.proposals,
                 )
                 for number, (branch, lane) in enumerate(zip(branches, lanes, strict=True))
             ],

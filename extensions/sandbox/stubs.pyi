@@ -267,8 +267,16 @@ class Forward:
     async def readout(self, rows: Sequence[int], *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> None:
         """Which rows are read, the last of each lane if left out: `lanes[i].logits` of a program, or `Pass.rows`."""
 
-    async def epilogue(self, program: Program) -> None:
-        """This program draws one token from `lanes[i].logits`; with `embed_next` every lane is given it."""
+    async def epilogue(
+        self,
+        program: Program | str,
+        q: Sequence[Mapping[int, float]] | Mapping[int, float] | None = None,
+    ) -> None:
+        """This program draws one token from `lanes[i].logits`; with `embed_next` every lane is given it.
+
+        Or it judges (`verify`) a guess: the rows of `embed` but for the first, which were drawn from `q` as in
+        `Drafting.next`. Then `fold` may be "probe.kept", which is how many rows stand, and the token is the one behind.
+        """
 
     async def run(self, *, seed: int | None = None) -> Pass:
         """One pass. After `embed_next` the token is added to all histories, after `embed` what `fold` says."""
@@ -472,6 +480,7 @@ class Context:
         | Drafter
         | Mapping[str, Any]
         | None = None,
+        verify: Program | str | None = None,
         logprobs: int | None = None,
         emit: bool = False,
     ) -> Completion:
@@ -483,7 +492,9 @@ class Context:
         several at a time: what is generated is the same, sooner where the guess is right. It is "prompt_lookup" for
         text that repeats what is there already, a device program with a function `propose`, or a function of the
         script: `propose(tokens, k)` is given the whole history and returns up to k token ids, or a pair of them and
-        what they were drawn from, see `Drafting.next`. `emit` streams the text as part of the answer.
+        what they were drawn from, see `Drafting.next`. `verify` judges guesses by another rule than these: "greedy",
+        "rejection", or a device program with a function `verify`, see docs/drafting.md. `emit` streams the text as
+        part of the answer.
         """
 
     async def drafting(
@@ -505,6 +516,7 @@ class Context:
         template_stops: bool = True,
         constrain: Constrain | None = None,
         sampler: Program | str | None = None,
+        verify: Program | str | None = None,
         logprobs: int | None = None,
         emit: bool = False,
     ) -> Drafting:
