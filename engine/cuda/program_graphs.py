@@ -1,7 +1,8 @@
 """Which device programs end recorded steps, and when their steps are recorded.
 
 A program's first steps are computed without a graph. A step is recorded behind one of them, when no other waits, once
-the program has been used a few times at that width: no answer waits for it, and what runs once is not recorded.
+the program has been used a few times at that width: no answer waits for it, and what runs once is not recorded. Where
+others always wait, one of them waits a little longer in the end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 FIRST_USES = 8
 """Steps of a kind that are computed without a graph before one is recorded."""
+
+LAST_USES = 64
+"""Steps of a kind before one is recorded even if others wait."""
 
 MOST_STEPS = 48
 """Recorded steps with programs; the one that was used longest ago goes first."""
@@ -125,12 +129,12 @@ class ProgramGraphs:
 
     def record_due(self) -> None:
         """Records one of the steps that have been used often enough. Raises nothing."""
-        if not self._due:
-            return
-        step, ending = recording = self._due.pop()
+        if self._due:
+            self._record(self._due.pop())
+
+    def _record(self, recording: _Recording) -> None:
+        step, ending = recording
         self._uses.pop(recording, None)
-        if not self._is_known(ending):
-            return
         while len(self._recorded) >= MOST_STEPS:
             self._forget(next(iter(self._recorded)))
         try:
@@ -165,9 +169,9 @@ class ProgramGraphs:
         self._uses[recording] = uses
         if uses == FIRST_USES:
             self._due.append(recording)
-
-    def _is_known(self, ending: ProgramEnding) -> bool:
-        return any(program is not None and program.table is ending.table for program in self._programs.values())
+        if uses == LAST_USES and recording in self._due:
+            self._due.remove(recording)
+            self._record(recording)
 
     def _give_up(self, ending: ProgramEnding) -> None:
         for kind, program in self._programs.items():

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from engine.config import KVFormat
+from engine.cuda.graphs import GraphDecoder
 from engine.cuda.status import CudaStatus
-from engine.request import GenerateRequest
+from engine.request import GenerateRequest, ProgramSpec
+from engine.runner.decoding import ProgramStep
 from engine.step_choice import StepChoice
 from tests.equivalence.harness import open_loop, request, run
 from tests.tiny_models import write_tiny_model
@@ -23,19 +27,64 @@ def requests() -> list[GenerateRequest]:
     ]
 
 
+WALK = """
+state.level = 1.0
+
+def sample(logits, key, prev, rate):
+    state.level = state.level * 0.5 + rate * float(prev % 5)
+    return gumbel_argmax(logits + where(one_hot(prev), state.level, 0.0), key)
+"""
+
+
+def program_requests() -> list[GenerateRequest]:
+    """Two that draw by a program, and one that does not and ends before them."""
+    spec = ProgramSpec(source=WALK, parameters={"rate": 0.3})
+    drawing = [request(name, [5, 9, len(name)], max_tokens=6, seed=4) for name in ("one", "other")]
+    return [*(msgspec.structs.replace(one, program=spec) for one in drawing), request("plain", [77], max_tokens=4)]
+
+
 @pytest.mark.usefixtures("coarse_cuts")
 @pytest.mark.parametrize("kv", ["auto", "int8"])
 def test_tokens_are_those_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv: KVFormat) -> None:
     model = write_tiny_model(tmp_path, "qwen3", num_hidden_layers=1, max_position_embeddings=64)
     with open_loop(model, max_num_seqs=3, kv_dtype=kv) as loop:
         expected = run(loop, requests())
-    monkeypatch.setattr("engine.build.warm_up", lambda *_: None)  # its prompts would be interpreted for minutes
-    monkeypatch.setattr(
-        "engine.resolve.choose_step", lambda *_: StepChoice(step="cuda", reason="on a CPU, interpreted")
-    )
-    monkeypatch.setattr("engine.cuda.status.cuda_status", lambda _: CudaStatus(True, "interpreted"))
+    pretend(monkeypatch)
 
     with open_loop(model, max_num_seqs=3, step="cuda", attention="sdpa", kv_dtype=kv) as loop:
         found = run(loop, requests())
 
     assert found == expected
+
+
+@pytest.mark.usefixtures("coarse_cuts")
+def test_programs_draw_the_same_tokens_within_recorded_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_tiny_model(tmp_path, "llama", num_hidden_layers=1, max_position_embeddings=64)
+    with open_loop(model, max_num_seqs=3) as loop:
+        expected = run(loop, program_requests())
+    pretend(monkeypatch)
+    monkeypatch.setattr("engine.cuda.program_graphs.FIRST_USES", 1)
+    monkeypatch.setattr("engine.cuda.program_graphs.LAST_USES", 1)  # the thread never rests where steps are slow
+    recorded = []
+    draw = GraphDecoder.draw_by_program
+
+    def note(decoder: GraphDecoder, staged: Any, lanes: Any) -> ProgramStep | None:
+        step = draw(decoder, staged, lanes)
+        recorded.append(step is not None)
+        return step
+
+    monkeypatch.setattr(GraphDecoder, "draw_by_program", note)
+    with open_loop(model, max_num_seqs=3, step="cuda", attention="sdpa") as loop:
+        found = run(loop, program_requests())
+
+    assert found == expected
+    assert set(recorded) == {False, True}
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there were a GPU."""
+    monkeypatch.setattr("engine.build.warm_up", lambda *_: None)  # its prompts would be interpreted for minutes
+    monkeypatch.setattr(
+        "engine.resolve.choose_step", lambda *_: StepChoice(step="cuda", reason="on a CPU, interpreted")
+    )
+    monkeypatch.setattr("engine.cuda.status.cuda_status", lambda _: CudaStatus(True, "interpreted"))

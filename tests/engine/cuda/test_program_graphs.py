@@ -277,6 +277,19 @@ def test_a_program_is_recorded_after_some_uses_and_when_nothing_waits(
     assert decoder.draw_by_program(staged, running) is not None
 
 
+def test_where_others_always_wait_a_program_is_recorded_in_the_end(
+    decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_graphs, "LAST_USES", 4)
+    ours, _ = engines(decoder, ["scores"])
+    row = ours.rows[0]
+    staged, running = decoder.stage([row.lane]), ours.programs.alike([row.sample_lane])
+    assert staged is not None
+    assert running
+    MadeUp.logits = logits_of(row)[None]
+    assert [decoder.draw_by_program(staged, running) is None for _ in range(5)] == [True] * 4 + [False]
+
+
 def test_the_recording_that_was_used_longest_ago_makes_room(
     decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
