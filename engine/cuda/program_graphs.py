@@ -1,35 +1,20 @@
-"""Which device programs end recorded steps, and when their steps are recorded.
-
-A program's first steps are computed without a graph. A step is recorded behind one of them, when no other waits, once
-the program has been used a few times at that width: no answer waits for it, and what runs once is not recorded. Where
-others always wait, one of them waits a little longer in the end.
-"""
+"""Which device programs end recorded steps, and their tables."""
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
-
-import torch
 
 from engine.cuda.draw_table import DrawTable
 from engine.cuda.kernels.draw import FULL, PLAIN, DrawForm
 from engine.cuda.program_ending import ProgramEnding
 from engine.cuda.program_sync import TableSync
 from engine.cuda.program_table import MOST_HISTORY, MOST_TABLE_BYTES, ProgramTable, table_bytes
+from engine.cuda.recordings import Recordings
 from engine.programs.binding import BoundProgram
 from engine.programs.session import ProgramLane
 from engine.sampling.state import SamplerState
-
-log = logging.getLogger(__name__)
-
-FIRST_USES = 8
-"""Steps of a kind that are computed without a graph before one is recorded."""
-
-LAST_USES = 64
-"""Steps of a kind before one is recorded even if others wait."""
 
 MOST_STEPS = 48
 """Recorded steps with programs; the one that was used longest ago goes first."""
@@ -44,10 +29,6 @@ class RecordableStep(Protocol):
     @property
     def context(self) -> int:
         """Tokens of the longest context that fits."""
-        ...
-
-    def has(self, ending: ProgramEnding) -> bool:
-        """Whether it is recorded."""
         ...
 
     def record_program(self, ending: ProgramEnding) -> None:
@@ -90,9 +71,9 @@ class ProgramGraphs:
         self._max_context = max_context
         self._draws = draws
         self._programs: OrderedDict[tuple[object, ...], _Program | None] = OrderedDict()
-        self._uses: dict[_Recording, int] = {}
-        self._due: list[_Recording] = []
-        self._recorded: OrderedDict[_Recording, None] = OrderedDict()
+        self._recordings: Recordings[_Recording] = Recordings(
+            _record, _forget, lambda recording: self._give_up(recording[1]), most=MOST_STEPS, device=state.device
+        )
 
     def ending(
         self, step: RecordableStep, rows: Sequence[int], lanes: Sequence[ProgramLane]
@@ -111,39 +92,20 @@ class ProgramGraphs:
         others = [row for at, row in enumerate(rows) if at not in own]
         form = PLAIN if self._draws.is_plain(others) else FULL
         ending = program.ending(not others, form)
-        recording = (step, ending)
-        if not step.has(ending):
-            self._count(recording)
-            return None
-        self._recorded.move_to_end(recording)
-        return ending, program.sync
+        return (ending, program.sync) if self._recordings.use((step, ending)) else None
 
     def recall(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
         """See `DecodeStep.recall`."""
-        if not self._recorded:
+        if not self._recordings:
             return
         for row, lane in zip(rows, lanes, strict=True):
             program = self._programs.get(lane.session.kind)
             if program is not None:
                 program.sync.recall(row, lane.session, lane.position)
 
-    def record_due(self) -> None:
-        """Records one of the steps that have been used often enough. Raises nothing."""
-        if self._due:
-            self._record(self._due.pop())
-
-    def _record(self, recording: _Recording) -> None:
-        step, ending = recording
-        self._uses.pop(recording, None)
-        while len(self._recorded) >= MOST_STEPS:
-            self._forget(next(iter(self._recorded)))
-        try:
-            step.record_program(ending)
-        except Exception as error:  # whatever it is: the program runs without a graph
-            log.warning("steps with a device program are not recorded: %s", error)
-            self._give_up(ending)
-        else:
-            self._recorded[recording] = None
+    def rest(self) -> None:
+        """No step waits: records one that is due. Raises nothing."""
+        self._recordings.rest()
 
     def _program(self, kind: tuple[object, ...], bound: BoundProgram) -> _Program | None:
         if kind in self._programs:
@@ -162,17 +124,6 @@ class ProgramGraphs:
             return None
         return _Program(ProgramTable(bound, state.num_rows, state.vocab_size, state.device, self._max_context))
 
-    def _count(self, recording: _Recording) -> None:
-        uses = self._uses.get(recording, 0) + 1
-        if len(self._uses) >= MOST_STEPS and recording not in self._uses:
-            self._uses.clear()
-        self._uses[recording] = uses
-        if uses == FIRST_USES:
-            self._due.append(recording)
-        if uses == LAST_USES and recording in self._due:
-            self._due.remove(recording)
-            self._record(recording)
-
     def _give_up(self, ending: ProgramEnding) -> None:
         for kind, program in self._programs.items():
             if program is not None and program.table is ending.table:
@@ -183,17 +134,15 @@ class ProgramGraphs:
     def _drop(self, program: _Program | None) -> None:
         if program is None:
             return
-        for recording in [one for one in self._recorded if one[1].table is program.table]:
-            self._forget(recording)
-        for counted in [one for one in self._uses if one[1].table is program.table]:
-            del self._uses[counted]
-        self._due = [one for one in self._due if one[1].table is not program.table]
+        self._recordings.drop(lambda recording: recording[1].table is program.table)
         program.sync.leave()
 
-    def _forget(self, recording: _Recording) -> None:
-        """Gives a recorded step up once the device is done with it."""
-        if self._state.device.type == "cuda":
-            torch.cuda.synchronize(self._state.device)
-        del self._recorded[recording]
-        step, ending = recording
-        step.forget(ending)
+
+def _record(recording: _Recording) -> None:
+    step, ending = recording
+    step.record_program(ending)
+
+
+def _forget(recording: _Recording) -> None:
+    step, ending = recording
+    step.forget(ending)

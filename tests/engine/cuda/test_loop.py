@@ -63,8 +63,8 @@ def test_programs_draw_the_same_tokens_within_recorded_steps(tmp_path: Path, mon
     with open_loop(model, max_num_seqs=3) as loop:
         expected = run(loop, program_requests())
     pretend(monkeypatch)
-    monkeypatch.setattr("engine.cuda.program_graphs.FIRST_USES", 1)
-    monkeypatch.setattr("engine.cuda.program_graphs.LAST_USES", 1)  # the thread never rests where steps are slow
+    monkeypatch.setattr("engine.cuda.recordings.FIRST_USES", 1)
+    monkeypatch.setattr("engine.cuda.recordings.LAST_USES", 1)  # the thread never rests where steps are slow
     recorded = []
     draw = GraphDecoder.draw_by_program
 

@@ -13,11 +13,12 @@ from typing import Any, cast
 import pytest
 import torch
 
-from engine.cuda import graphs, program_graphs
+from engine.cuda import program_graphs, recorded_step, recordings
 from engine.cuda.graphs import GraphDecoder
 from engine.cuda.model import CudaModel
 from engine.cuda.program_ending import ProgramEnding
 from engine.cuda.program_table import tokens_seen
+from engine.cuda.recorded_step import RecordedStep
 from engine.models.checkpoint import open_checkpoint
 from engine.models.weights import load_weights
 from engine.programs.binding import bind
@@ -193,8 +194,8 @@ class MadeUp:
 def decoder(tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> GraphDecoder:
     checkpoint = open_checkpoint(write_tiny_model(tmp_path, "llama", num_hidden_layers=1, vocab_size=V))
     model = CudaModel.of(checkpoint.config, load_weights(checkpoint, torch.float32, device))
-    monkeypatch.setattr(graphs, "Decoding", MadeUp)
-    monkeypatch.setattr(program_graphs, "FIRST_USES", 1)
+    monkeypatch.setattr(recorded_step, "Decoding", MadeUp)
+    monkeypatch.setattr(recordings, "FIRST_USES", 1)
     storage = storage_for(checkpoint.config, num_pages=8, device=device)
     state = SamplerState(num_rows=6, vocab_size=V, device=device)
     return GraphDecoder(model, storage, state, max_lanes=4, max_context=32, pdl=False)
@@ -260,7 +261,7 @@ def test_a_row_that_others_used_meanwhile_goes_on_where_it_was(decoder: GraphDec
 def test_a_program_is_recorded_after_some_uses_and_when_nothing_waits(
     decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program_graphs, "FIRST_USES", 3)
+    monkeypatch.setattr(recordings, "FIRST_USES", 3)
     ours, _ = engines(decoder, ["scores"])
     row = ours.rows[0]
     staged = decoder.stage([row.lane])
@@ -280,7 +281,7 @@ def test_a_program_is_recorded_after_some_uses_and_when_nothing_waits(
 def test_where_others_always_wait_a_program_is_recorded_in_the_end(
     decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program_graphs, "LAST_USES", 4)
+    monkeypatch.setattr(recordings, "LAST_USES", 4)
     ours, _ = engines(decoder, ["scores"])
     row = ours.rows[0]
     staged, running = decoder.stage([row.lane]), ours.programs.alike([row.sample_lane])
@@ -293,16 +294,16 @@ def test_where_others_always_wait_a_program_is_recorded_in_the_end(
 def test_the_recording_that_was_used_longest_ago_makes_room(
     decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program_graphs, "MOST_STEPS", 2)
+    monkeypatch.setattr(decoder._programs._recordings, "_most", 2)
     ours, theirs = engines(decoder, ["scores", "scores", "scores"])
     recorded = []
-    record = graphs._RecordedStep.record_program
+    record = RecordedStep.record_program
 
     def note(step: Any, ending: ProgramEnding) -> None:
         recorded.append(step._plan.width)
         record(step, ending)
 
-    monkeypatch.setattr(graphs._RecordedStep, "record_program", note)
+    monkeypatch.setattr(RecordedStep, "record_program", note)
     for places in ([0], [0, 1], [0], [0, 1, 2], [0], [0, 1]):
         assert ours.draw(places, recorded=True) == theirs.draw(places, recorded=False)
     assert recorded == [1, 2, 4, 2]
@@ -316,7 +317,7 @@ def test_a_program_that_cannot_be_recorded_runs_without(
     def fail(*_: object) -> None:
         raise RuntimeError("no memory for that")
 
-    monkeypatch.setattr(graphs._RecordedStep, "record_program", fail)
+    monkeypatch.setattr(RecordedStep, "record_program", fail)
     with caplog.at_level(logging.WARNING), pytest.raises(AssertionError, match="not recorded"):
         ours.draw([0], recorded=True)
     assert "no memory for that" in caplog.text

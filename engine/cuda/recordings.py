@@ -1,0 +1,129 @@
+"""Recording steps: what a GPU does as one launch afterwards, and when it is time for that."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+import torch
+
+log = logging.getLogger(__name__)
+
+FIRST_USES = 8
+"""Steps of a kind that are computed without a graph before one is recorded."""
+
+LAST_USES = 64
+"""Steps of a kind before one is recorded even if others wait."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Recordings(Generic[Key]):
+    """Which kinds of step are recorded.
+
+    A kind's first steps are computed without a graph. It is recorded behind one of them, when no other waits, once it
+    has been used a few times: no answer waits for it, and what runs once is not recorded. Where others always wait, one
+    of them waits a little longer in the end. Kinds that were used longest ago make room.
+
+    Args:
+        record: Records a kind; may raise anything, and is not tried again then.
+        forget: Gives a recording up, once the device is done with it.
+        fail: Told of kinds that cannot be recorded.
+        most: Kinds that are recorded at a time.
+        device: Where.
+    """
+
+    def __init__(
+        self,
+        record: Callable[[Key], None],
+        forget: Callable[[Key], None],
+        fail: Callable[[Key], None],
+        *,
+        most: int,
+        device: torch.device,
+    ) -> None:
+        self._record_one = record
+        self._forget_one = forget
+        self._fail = fail
+        self._most = most
+        self._device = device
+        self._uses: OrderedDict[Key, int] = OrderedDict()
+        self._due: list[Key] = []
+        self._recorded: OrderedDict[Key, None] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._recorded)
+
+    def use(self, key: Key) -> bool:
+        """A step of a kind is about to be computed. True if it is recorded."""
+        if key in self._recorded:
+            self._recorded.move_to_end(key)
+            return True
+        uses = self._uses[key] = self._uses.pop(key, 0) + 1
+        if uses == FIRST_USES:
+            self._due.append(key)
+        if uses == LAST_USES and key in self._due:
+            self._due.remove(key)
+            self._record(key)
+        while len(self._uses) > 4 * self._most:
+            self._uses.popitem(last=False)
+        return False
+
+    def rest(self) -> None:
+        """No step waits: records one of the kinds that have been used often enough. Raises nothing."""
+        if self._due:
+            self._record(self._due.pop())
+
+    def drop(self, is_dropped: Callable[[Key], bool]) -> None:
+        """Forgets all of some kinds, their uses too."""
+        for key in [key for key in self._recorded if is_dropped(key)]:
+            self._forget(key)
+        for key in [key for key in self._uses if is_dropped(key)]:
+            del self._uses[key]
+        self._due = [key for key in self._due if not is_dropped(key)]
+
+    def _record(self, key: Key) -> None:
+        while len(self._recorded) >= self._most:
+            self._forget(next(iter(self._recorded)))
+        try:
+            self._record_one(key)
+        except Exception as error:  # whatever it is: such steps are computed without a graph
+            log.warning("a kind of step cannot be recorded, and is computed without a graph: %s", error)
+            self._fail(key)
+        else:
+            self._uses.pop(key, None)
+            self._recorded[key] = None
+
+    def _forget(self, key: Key) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        del self._recorded[key]
+        self._forget_one(key)
+
+
+def capture(run: Callable[[], None], device: torch.device, pool: list[Any]) -> Callable[[], None]:
+    """Runs once, which compiles what is not compiled, and returns what does the same as one launch; on a CPU `run`.
+
+    Args:
+        run: Starts the step, with nothing that waits for the device or goes by what lies on it.
+        device: Where.
+        pool: Memory that recorded steps share, which never run at the same time; filled by the first.
+    """
+    if device.type != "cuda":
+        return run
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    with torch.inference_mode():
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            run()
+        torch.cuda.current_stream(device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may go on meanwhile: what they do with the device is theirs.
+        with torch.cuda.graph(graph, pool=pool[0] if pool else None, stream=stream, capture_error_mode="thread_local"):
+            run()
+    if not pool:
+        pool.append(graph.pool())
+    replay: Callable[[], None] = graph.replay
+    return replay
