@@ -10,6 +10,7 @@ from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.drafting.limits import check_drafter
 from engine.errors import ContextTooLong, InvalidRequest, UnsupportedReadout
 from engine.kv.commands import AccountCommand
+from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
 from engine.request import DrafterSpec, EngineInfo, GenerateRequest, ProgramSpec, Proposal, TokenEvent
 from engine.sampling.params import MAX_LOGPROBS
@@ -89,6 +90,14 @@ class EngineClient(Protocol):
 
     async def describe_context(self, context_id: str) -> ContextInfo:
         """What a held context holds now; nothing if the engine does not know it.
+
+        Raises:
+            EngineStopped: No engine is there.
+        """
+        ...
+
+    async def describe_kv(self) -> KVMap:
+        """Who holds the KV pool now, page by page.
 
         Raises:
             EngineStopped: No engine is there.

@@ -13,6 +13,7 @@ from zmq.utils.monitor import recv_monitor_message
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineStopped
 from engine.kv.commands import AccountCommand
+from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
 from engine.messages import Command, Hello, decode_frame, encode
 from engine.request import EngineInfo, GenerateRequest
@@ -95,6 +96,12 @@ class EngineConnection:
         if self._info is None:
             raise EngineStopped("no engine is connected")
         return await self._streams.describe_context(context_id)
+
+    async def describe_kv(self) -> KVMap:
+        """See `EngineClient.describe_kv`."""
+        if self._info is None:
+            raise EngineStopped("no engine is connected")
+        return await self._streams.describe_kv()
 
     def watch_lease(self, lease_id: str, told: Callable[[LeaseRevoked], None]) -> None:
         """See `EngineClient.watch_lease`."""

@@ -31,13 +31,15 @@ from engine.contexts.commands import (
 from engine.errors import InvalidRequest
 from engine.forward.passes import validate_passes
 from engine.forward.validation import validate_lanes
-from engine.kv.commands import AccountCommand, SetCeilings, SetShares
 from engine.forward.verified import validate_guess
+from engine.kv.commands import AccountCommand, SetCeilings, SetShares
+from engine.kv.overview import KVMap
+from engine.kv_map import KVMapper
 from engine.leases.lease import LeaseRevoked
 from engine.programs.binding import BoundProgram, bind_drafter, bind_drawer
 from engine.programs.errors import ProgramError
-from engine.request import DrafterSpec, EngineInfo, ErrorReport, GenerateRequest, Proposal, TokenEvent
 from engine.programs.purposes import VERIFY
+from engine.request import DrafterSpec, EngineInfo, ErrorReport, GenerateRequest, Proposal, TokenEvent
 from engine.runner.runner import ModelRunner, StepHandle
 from engine.scheduling.batch import Batch
 from engine.scheduling.scheduler import Scheduler
@@ -87,6 +89,7 @@ class EngineLoop:
         self._num_failed = 0
         self._step_ms = 0.0
         self._finished_s = 0.0
+        self._mapper = KVMapper(scheduler)
 
     @property
     def has_work(self) -> bool:
@@ -166,6 +169,10 @@ class EngineLoop:
             bound = bind_drawer(program.source, program.parameters, size, num_lanes=num_lanes)
         except ProgramError as error:
             raise InvalidRequest(f"the device program is not valid: {error}", program.param) from None
+        contexts = self._scheduler.contexts
+        token_ids = contexts[request.context_id].token_ids if request.context_id else request.prompt_ids
+        validate_guess(request, bound, token_ids, size)
+        return bound
 
     def _check_drafter(self, drafter: DrafterSpec, sampler: BoundProgram | None) -> None:
         guessing = drafter.program
@@ -176,10 +183,6 @@ class EngineLoop:
         except ProgramError as error:
             raise InvalidRequest(f"the device program is not valid: {error}", guessing.param) from None
         if bound.graph.weights and sampler is not None and sampler.function != VERIFY:
-        contexts = self._scheduler.contexts
-        token_ids = contexts[request.context_id].token_ids if request.context_id else request.prompt_ids
-        validate_guess(request, bound, token_ids, size)
-        return bound
             message = "what a device program draws from is not known: guesses beside it cannot be drawn ones"
             raise InvalidRequest(message, guessing.param)
 
@@ -241,6 +244,10 @@ class EngineLoop:
     def describe_context(self, context_id: str) -> ContextInfo:
         """What a held context holds now."""
         return self._scheduler.contexts.describe(context_id)
+
+    def describe_kv(self) -> KVMap:
+        """Who holds the KV pool now."""
+        return self._mapper.draw()
 
     def advance(
         self, request_id: str, token_id: int | None, num_steps: int, banned: Sequence[int] = (), num_taken: int = 0

@@ -20,6 +20,7 @@ from engine.contexts.commands import (
     TruncateContext,
 )
 from engine.kv.commands import SetCeilings, SetShares
+from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
 from engine.request import EngineInfo, ErrorReport, GenerateRequest, Proposal, TokenEvent
 from engine.stats import AccountCharge, EngineStats
@@ -92,6 +93,16 @@ class DescribeContext(msgspec.Struct, frozen=True, tag="describe"):
     context_id: str
 
 
+class DescribeKV(msgspec.Struct, frozen=True, tag="describe_kv"):
+    """Who holds the KV pool now? Answered in `Frame.kv_maps`.
+
+    Attributes:
+        op_id: Unique among questions of one gateway that wait for an answer.
+    """
+
+    op_id: int
+
+
 Command = (
     Hello
     | Submit
@@ -100,6 +111,7 @@ Command = (
     | Advance
     | Guess
     | DescribeContext
+    | DescribeKV
     | OpenContext
     | AppendTokens
     | ForkContext
@@ -131,6 +143,13 @@ class ContextDescribed(msgspec.Struct, frozen=True, array_like=True):
     info: ContextInfo
 
 
+class KVDescribed(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `DescribeKV`."""
+
+    op_id: int
+    drawn: KVMap
+
+
 class Frame(msgspec.Struct, omit_defaults=True):
     """All that one step of the engine has for one gateway.
 
@@ -141,6 +160,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
         stats: About once a second.
         info: In answer to `Hello`.
         contexts: In answer to `DescribeContext`.
+        kv_maps: In answer to `DescribeKV`.
         revoked: Leases of this gateway's contexts that ended before their holders ended them.
         charges: About once a second: the accounts whose KV cost something since then; all of them after `Hello`.
     """
@@ -151,6 +171,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
     stats: EngineStats | None = None
     info: EngineInfo | None = None
     contexts: list[ContextDescribed] = []
+    kv_maps: list[KVDescribed] = []
     charges: list[AccountCharge] = []
     revoked: list[LeaseRevoked] = []
 
@@ -164,6 +185,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
             or self.stats
             or self.info
             or self.contexts
+            or self.kv_maps
             or self.charges
             or self.revoked
         )

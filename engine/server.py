@@ -43,9 +43,11 @@ from engine.messages import (
     Command,
     ContextDescribed,
     DescribeContext,
+    DescribeKV,
     Frame,
     Guess,
     Hello,
+    KVDescribed,
     Refusal,
     Stop,
     Submit,
@@ -205,6 +207,8 @@ class EngineServer:
                 is_known = context_id in gateway.contexts or self._loop.is_of_nobody(context_id)
                 info = self._loop.describe_context(context_id if is_known else "")
                 gateway.frame.contexts.append(ContextDescribed(op_id, info))
+            case DescribeKV(op_id):
+                gateway.frame.kv_maps.append(KVDescribed(op_id, self._loop.describe_kv()))
             case (
                 OpenContext()
                 | AppendTokens()

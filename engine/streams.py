@@ -6,14 +6,17 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
 
 from engine.contexts.commands import ContextInfo
 from engine.errors import EngineError, EngineStopped
-from engine.messages import Abort, Advance, Command, DescribeContext, Frame, Guess, Stop, Submit
+from engine.kv.overview import KVMap
+from engine.messages import Abort, Advance, Command, DescribeContext, DescribeKV, Frame, Guess, Stop, Submit
 from engine.reports import rebuild
 from engine.request import GenerateRequest, Proposal, TokenEvent
 
 Send = Callable[[Command], None]
+T = TypeVar("T")
 
 
 class RequestStream:
@@ -110,6 +113,7 @@ class StreamTable:
         self._answers: dict[str, asyncio.Future[None]] = {}
         self._op_ids = itertools.count()
         self._descriptions: dict[int, asyncio.Future[ContextInfo]] = {}
+        self._kv_maps: dict[int, asyncio.Future[KVMap]] = {}
 
     async def submit(self, request: GenerateRequest) -> RequestStream:
         """Sends a request and waits for the engine's answer.
@@ -140,14 +144,25 @@ class StreamTable:
         Raises:
             EngineStopped: The engine went away.
         """
+        return await self._asked(self._descriptions, lambda op_id: DescribeContext(op_id, context_id))
+
+    async def describe_kv(self) -> KVMap:
+        """Asks who holds the KV pool.
+
+        Raises:
+            EngineStopped: The engine went away.
+        """
+        return await self._asked(self._kv_maps, DescribeKV)
+
+    async def _asked(self, waiting: dict[int, asyncio.Future[T]], question: Callable[[int], Command]) -> T:
         op_id = next(self._op_ids)
-        answer: asyncio.Future[ContextInfo] = asyncio.get_running_loop().create_future()
-        self._descriptions[op_id] = answer
-        self._send(DescribeContext(op_id, context_id))
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        waiting[op_id] = answer
+        self._send(question(op_id))
         try:
             return await answer
         finally:
-            del self._descriptions[op_id]
+            del waiting[op_id]
 
     def dispatch(self, frame: Frame) -> None:
         """Hands a frame's news to whom they concern; what concerns nobody any more is dropped."""
@@ -163,6 +178,10 @@ class StreamTable:
             description = self._descriptions.get(described.op_id)
             if description is not None and not description.done():
                 description.set_result(described.info)
+        for found in frame.kv_maps:
+            awaited = self._kv_maps.get(found.op_id)
+            if awaited is not None and not awaited.done():
+                awaited.set_result(found.drawn)
         for event in frame.events:
             stream = self._streams.get(event.request_id)
             if stream is not None:
@@ -170,7 +189,7 @@ class StreamTable:
 
     def fail_all(self, message: str) -> None:
         """The engine is gone: ends every stream and every wait with `EngineStopped`."""
-        for waits in (self._answers.values(), self._descriptions.values()):
+        for waits in (self._answers.values(), self._descriptions.values(), self._kv_maps.values()):
             for answer in waits:
                 if not answer.done():
                     answer.set_exception(EngineStopped(message))

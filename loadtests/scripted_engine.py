@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import cast
 
+from engine.kv.overview import FREE, KVMap, PageRuns
 from engine.leases.lease import LeaseRevoked
 from engine.loop import EngineLoop
 from engine.request import EngineInfo, FinishReason, GenerateRequest, GenerationDefaults, TokenEvent
@@ -94,6 +95,12 @@ class ScriptedLoop:
     def take_revoked(self) -> list[LeaseRevoked]:
         """Nobody has a lease."""
         return []
+
+    def describe_kv(self) -> KVMap:
+        """Nobody holds anything."""
+        none = PageRuns(num_pages=0, cell_pages=1, runs=[])
+        free = PageRuns(num_pages=self.info.num_pages, cell_pages=1, runs=[self.info.num_pages, FREE, 0])
+        return KVMap(device=free, host=none, holders=[], num_holders=0)
 
     def submit(self, request: GenerateRequest, prepared: object = None) -> None:
         """Takes a request in, free of any constraint."""

@@ -22,6 +22,7 @@ from engine.client import validate_request
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineError, EngineStopped
 from engine.kv.commands import AccountCommand, SetCeilings, SetShares
+from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
 from engine.messages import Submit, decode_command, encode
 from engine.request import (
@@ -393,6 +394,12 @@ class ScriptedEngine:
         if self.on_describe is not None:
             self.on_describe()
         return self.contexts.describe(context_id)
+
+    async def describe_kv(self) -> KVMap:
+        """See `EngineClient.describe_kv`."""
+        if not self.is_ready:
+            raise EngineStopped("no engine is connected")
+        return self.contexts.draw(self.info.num_pages)
 
     async def close(self) -> None:
         """See `EngineClient.close`."""

@@ -19,6 +19,7 @@ from engine.contexts.commands import (
     TruncateContext,
 )
 from engine.errors import SequenceNotFound
+from engine.kv.overview import FREE, HolderKind, KVHolder, KVMap, PageRuns
 from engine.messages import decode_command, encode
 
 
@@ -31,6 +32,7 @@ class ScriptedContexts:
         leases: Ids of leases by context.
         exports: Token ids by export; a test may look here, or take some away.
         kept_ms: How long each export is to be kept.
+        accounts: Who pays, by context that was opened.
         kept: Token ids by context that was left to the engine; none is ever ended here.
     """
 
@@ -41,14 +43,16 @@ class ScriptedContexts:
         self.exports: dict[str, list[int]] = {}
         self.kept_ms: dict[str, int] = {}
         self.kept: dict[str, list[int]] = {}
+        self.accounts: dict[str, str] = {}
 
     def obey(self, command: ContextCommand) -> None:
         """Does as told; what names no context is ignored."""
         # What cannot cross to an engine process must fail here too.
         assert decode_command(encode(command)) == command
         match command:
-            case OpenContext(context_id):
+            case OpenContext(context_id, account):
                 self._add(context_id, [])
+                self.accounts[context_id] = account
             case AppendTokens(context_id, token_ids) if context_id in self.histories:
                 self.histories[context_id] += token_ids
             case ForkContext(context_id, new_ids) if context_id in self.histories:
@@ -99,6 +103,26 @@ class ScriptedContexts:
             residency="device" if pages else "tokens",
             lease_id=self.leases.get(context_id, ""),
         )
+
+    def draw(self, num_pages: int) -> KVMap:
+        """A map on which everything that is held lies side by side, each page for itself."""
+        kinds: dict[HolderKind, dict[str, list[int]]] = {
+            "context": self.histories,
+            "kept": self.kept,
+            "export": self.exports,
+        }
+        holders: list[KVHolder] = []
+        runs: list[int] = []
+        for kind, held in kinds.items():
+            for context_id in held:
+                size, account = self.describe(context_id).num_pages, self.accounts.get(context_id, "")
+                value = 0.5 if context_id in self.leases else None
+                runs += [size, len(holders), 1]
+                holders.append(KVHolder(account=account, kind=kind, num_pages=size, value=value))
+        left = num_pages - sum(holder.num_pages for holder in holders)
+        device = PageRuns(num_pages=num_pages, cell_pages=1, runs=[*runs, left, FREE, 0])
+        none = PageRuns(num_pages=0, cell_pages=1, runs=[])
+        return KVMap(device=device, host=none, holders=holders, num_holders=len(holders))
 
     def _add(self, context_id: str, token_ids: list[int]) -> None:
         assert context_id not in self.histories, "context ids are unique"

@@ -51,6 +51,10 @@ class ContextExports:
     def __contains__(self, export_id: str) -> bool:
         return export_id in self._ends
 
+    def ends_at(self, export_id: str) -> int | None:
+        """Meter's time at which an export is over; None if there is none of that name."""
+        return self._ends.get(export_id)
+
     def obey(self, command: ExportCommand) -> None:
         """Does as told; what names nothing that is there, or makes what is there already, is ignored."""
         self._meter.tick()

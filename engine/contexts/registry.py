@@ -79,6 +79,9 @@ class ContextRegistry:
     def __len__(self) -> int:
         return len(self._contexts)
 
+    def __iter__(self) -> Iterator[HeldContext]:
+        return iter(self._contexts.values())
+
     def __getitem__(self, context_id: str) -> HeldContext:
         """Finds one.
 

@@ -18,10 +18,14 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from engine.errors import OutOfPages
 from engine.kv.block_table import BlockTable
 from engine.kv.identity import page_key, root_key
 from engine.kv.meter import KVMeter, Payer, monotonic_ms
+from engine.kv.overview import CACHED, FREE
 from engine.kv.pages import Claim, PagePool
 from engine.kv.prefix import PrefixCache
 
@@ -242,6 +246,26 @@ class KVManager:
     def num_shared(self, table: BlockTable) -> int:
         """Pages of a table that others hold too, the cache included."""
         return sum(self._pool.refs(page) > 1 for page in table.pages)
+
+    def owners(self, tables: Sequence[BlockTable]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """For every page who pays for it and how many hold it, the cache not counted.
+
+        Args:
+            tables: All living tables.
+
+        Returns:
+            Places among the tables, or `FREE` or `CACHED`; and counts.
+        """
+        owners = np.where(self._pool.free_mask, FREE, CACHED).astype(np.int32)
+        places = {table: place for place, table in enumerate(tables)}
+        for table, place in places.items():
+            if table.pages:
+                owners[np.frombuffer(table.pages, dtype=np.intc)] = place
+        sharers = (owners >= 0).astype(np.int32)
+        pages, firsts, counts = self.meter.shared()
+        if pages:
+            owners[pages], sharers[pages] = [places[first] for first in firsts], counts
+        return owners, sharers
 
     def publish(self, table: BlockTable, token_ids: Sequence[int]) -> None:
         """Lets others reuse the full pages of a living table; `token_ids` are all tokens computed so far."""

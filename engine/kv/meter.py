@@ -163,6 +163,12 @@ class KVMeter:
         if others is not None and not others:
             del self._others[page]
 
+    def shared(self) -> tuple[list[int], list[BlockTable], list[int]]:
+        """Pages that several hold, who pays for each, and how many hold it."""
+        others = self._others
+        firsts = [first for page in others if (first := self._first[page]) is not None]
+        return list(others), firsts, [1 + len(each) for each in others.values()]
+
     def host(self, payer: Payer, num_pages: int) -> None:
         """A payer has so many pages more, or fewer, in host memory, each for itself alone."""
         payer.add(num_pages, self.now)

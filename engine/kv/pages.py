@@ -92,6 +92,11 @@ class PagePool:
         """All free pages, for integrity checks."""
         return [int(page) for page in np.flatnonzero(self._free)]
 
+    @property
+    def free_mask(self) -> npt.NDArray[np.bool_]:
+        """For every page whether it is free; changes with the pool."""
+        return self._free
+
     def may_take(self, page: int, claim: Claim | None) -> bool:
         """True if `page` exists, is free, and is claimed by nobody but the holder of `claim`."""
         if not (page < self.num_pages and self._free[page]):

@@ -24,6 +24,7 @@ from engine.contexts.commands import (
 )
 from engine.errors import EngineStopped, SequenceNotFound
 from engine.kv.commands import AccountCommand
+from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
 from engine.request import EngineInfo, GenerateRequest
 from engine.stats import AccountCharge, EngineStats
@@ -149,6 +150,10 @@ class JournaledEngine:
     async def describe_context(self, context_id: str) -> ContextInfo:
         """See `EngineClient.describe_context`."""
         return await self._engine.describe_context(context_id)
+
+    async def describe_kv(self) -> KVMap:
+        """See `EngineClient.describe_kv`."""
+        return await self._engine.describe_kv()
 
     def watch_lease(self, lease_id: str, told: Callable[[LeaseRevoked], None]) -> None:
         """See `EngineClient.watch_lease`."""

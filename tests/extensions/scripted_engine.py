@@ -19,6 +19,7 @@ from engine.client import validate_request
 from engine.contexts.commands import ContextCommand, ContextInfo
 from engine.errors import EngineStopped
 from engine.kv.commands import AccountCommand
+from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
 from engine.request import (
     EngineInfo,
@@ -237,6 +238,12 @@ class ScriptedEngine:
         if not self.is_ready:
             raise EngineStopped("the scripted engine is gone")
         return self.contexts.describe(context_id)
+
+    async def describe_kv(self) -> KVMap:
+        """See `EngineClient`."""
+        if not self.is_ready:
+            raise EngineStopped("the scripted engine is gone")
+        return self.contexts.draw(self.info.num_pages)
 
     async def close(self) -> None:
         """See `EngineClient`."""

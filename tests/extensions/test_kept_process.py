@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.connection import EngineConnection
+from engine.kv.overview import KVMap
 from engine.process import EngineProcess
 from engine.text.model import TextModel
 from extensions.runtime import Runtime
@@ -87,3 +88,29 @@ async def test_what_is_not_kept_is_told_and_freed_at_once(
     assert await leave(process, model, ttl_s=3600, max_bytes=1) == (0, 0)
     await no_page_is_used(runtime.engine)
     assert runtime.engine.stats.num_leases == 0
+
+
+async def test_a_map_of_the_pool_tells_who_pays_for_which_pages(
+    process: EngineProcess, model: Path, runtime: Runtime
+) -> None:
+    _, num_pages = await leave(process, model, ttl_s=3600)
+    held = runtime.open_context(IDS[:40], account="b", salt="b")
+    await held.prefill()
+    drawn = await eventually(runtime, lambda drawn: {one.account for one in drawn.holders} == {"a", "b"})
+    kept, context = sorted(drawn.holders, key=lambda one: one.account)
+    assert (kept.kind, kept.num_pages, kept.value) == ("kept", num_pages, 0.9)
+    assert (context.kind, context.num_pages, context.value) == ("context", 3, None)
+    runs = drawn.device.runs
+    assert sum(runs[::3]) == drawn.device.num_pages == runtime.engine.info.num_pages
+    held.release()
+    await leave(process, model, ttl_s=0.1)
+    await eventually(runtime, lambda drawn: not drawn.holders)
+
+
+async def eventually(runtime: Runtime, condition: Callable[[KVMap], bool]) -> KVMap:
+    """Maps are drawn anew only after a moment."""
+    for _ in range(600):
+        if condition(drawn := await runtime.engine.describe_kv()):
+            return drawn
+        await asyncio.sleep(0.05)
+    raise AssertionError("no map is so")
