@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from engine.client import EngineClient
 from engine.request import EngineInfo, Pooling
 from engine.stats import EngineStats
+from engine.text.judging import Judgement
 from engine.text.model import TextModel
 from extensions.context import Context
 from extensions.embedding import Embedding, embed
@@ -38,11 +39,13 @@ class Runtime:
         limits: The most that a program may use, and what it may use if it asks for nothing.
         sandbox: How many processes run programs.
         tool_format: How the model writes calls of tools; its chat template tells if it is left out.
+        judgement: The tokens with which it judges texts, if it was made for that.
 
     Attributes:
         engine: See above.
         text: See above.
         pooling: See above.
+        judgement: See above.
         programs: Checks and runs programs.
     """
 
@@ -55,10 +58,12 @@ class Runtime:
         limits: ProgramLimits | None = None,
         sandbox: PoolOptions | None = None,
         tool_format: ToolFormat | None = None,
+        judgement: Judgement | None = None,
     ) -> None:
         self.engine = engine
         self.text = text
         self.pooling = pooling
+        self.judgement = judgement
         self.programs = Programs(engine, text, limits=limits, pool=sandbox, tool_format=tool_format)
 
     def context(self, prompt_ids: Sequence[int], *, account: str = "", salt: str = "") -> Context:

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from engine.client import EngineClient
 from engine.request import Pooling
+from engine.text.judging import Judgement, load_judgement, named_judgement
 from engine.text.model import TextModel
 from engine.text.pooling import load_pooling
 from extensions.parsing.formats import FORMATS
@@ -120,7 +121,8 @@ def create_app(
         files_dir: Where files are kept; `settings.files_dir` wins; without either, or without a Redis, none are.
 
     Raises:
-        ModelLoadError: The model's files name a pooling that is not known here, and the settings name none.
+        ModelLoadError: The model's files name a pooling, or a way to judge texts, that is not known here, and the
+            settings name none; or the settings name words that are not one token each.
     """
     metrics = Metrics(engine, worker, metrics_dir)
     lifecycle = Lifecycle(metrics.set_active)
@@ -133,6 +135,7 @@ def create_app(
         limits=program_limits(settings),
         sandbox=sandbox_options(settings),
         tool_format=None if settings.tool_format == "auto" else FORMATS[settings.tool_format],
+        judgement=_judgement(settings, text),
     )
     names = settings.model_names or (text.path.stem if text.path.is_file() else text.path.name,)
     served = ServedModels(names, list(settings.adapter_paths))
@@ -183,6 +186,13 @@ def _pooling(settings: Settings, text: TextModel) -> Pooling:
     if settings.pooling != "auto":
         return Pooling(settings.pooling)
     return load_pooling(text.path) or Pooling.MEAN
+
+
+def _judgement(settings: Settings, text: TextModel) -> Judgement | None:
+    if settings.reranker == "auto":
+        return load_judgement(text.path, text.tokenizer)
+    no, _, yes = settings.reranker.partition(",")
+    return named_judgement(no, yes, text.tokenizer) if yes else None
 
 
 def _store(settings: Settings, url: str) -> ResponseStore | None:

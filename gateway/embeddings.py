@@ -1,12 +1,15 @@
-"""The embeddings of one HTTP request: a few at a time in the engine, so that they crowd nobody out."""
+"""The embeddings, or judgements, of one HTTP request: a few at a time in the engine, so that they crowd nobody out."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
+from engine.text.judging import Judgement
 from extensions.embedding import Embedding
+from extensions.judging import judge
 from extensions.output import Usage
 from extensions.runtime import Runtime
 from gateway.telemetry import Metrics
@@ -14,6 +17,8 @@ from gateway.tenancy.payer import Payer
 
 Take = Callable[[int, Embedding], None]
 """Given a prompt's place and its embedding."""
+
+T = TypeVar("T")
 
 MAX_IN_FLIGHT = 64
 """Most prompts of one request that the engine has at a time."""
@@ -45,6 +50,61 @@ async def embed_all(
         QueueFull: Too many requests wait already.
         EngineStopped: No engine is there, or it went away.
     """
+    adapter = runtime.info.adapter_of(model)
+
+    async def embed(ids: Sequence[int]) -> Embedding:
+        return await runtime.embed(ids, account=payer.account, salt=payer.salt, adapter=adapter, priority=priority)
+
+    await _ask_all(prompts, embed, take, payer=payer, model=model, metrics=metrics)
+
+
+async def judge_all(
+    runtime: Runtime,
+    prompts: Sequence[Sequence[int]],
+    judgement: Judgement,
+    *,
+    payer: Payer,
+    model: str,
+    priority: int,
+    metrics: Metrics,
+) -> list[float]:
+    """The probability of yes behind every prompt; the first failure ends all.
+
+    Args:
+        runtime: The door to the model.
+        prompts: Token ids.
+        judgement: The tokens for yes and no.
+        payer: Who pays.
+        model: The model's name, for whoever pays.
+        priority: Lower enters sooner.
+        metrics: Told what was done.
+
+    Raises:
+        InvalidRequest: A prompt can never be served.
+        QueueFull: Too many requests wait already.
+        EngineStopped: No engine is there, or it went away.
+    """
+    adapter = runtime.info.adapter_of(model)
+    scores = [0.0] * len(prompts)
+
+    async def ask(ids: Sequence[int]) -> float:
+        context = runtime.open_context(ids, account=payer.account, salt=payer.salt, adapter=adapter)
+        return await judge(context, judgement, priority=priority)
+
+    await _ask_all(prompts, ask, scores.__setitem__, payer=payer, model=model, metrics=metrics)
+    return scores
+
+
+async def _ask_all(
+    prompts: Sequence[Sequence[int]],
+    ask: Callable[[Sequence[int]], Awaitable[T]],
+    take: Callable[[int, T], None],
+    *,
+    payer: Payer,
+    model: str,
+    metrics: Metrics,
+) -> None:
+    """Asks about every prompt, in no order, and tells `take` its place and what came of it."""
     started_s = time.perf_counter()
     left = iter(enumerate(prompts))
 
@@ -53,13 +113,9 @@ async def embed_all(
     async def work() -> None:
         nonlocal num_done_tokens
         for place, ids in left:
-            embedding = await runtime.embed(
-                ids, account=payer.account, salt=payer.salt, adapter=adapter, priority=priority
-            )
-            take(place, embedding)
+            take(place, await ask(ids))
             num_done_tokens += len(ids)
 
-    adapter = runtime.info.adapter_of(model)
     payer.begin(model)
     tasks = [asyncio.create_task(work()) for _ in range(min(MAX_IN_FLIGHT, len(prompts)))]
     try:

@@ -85,6 +85,9 @@ class Settings(BaseSettings):
     pooling: Literal["auto", "mean", "last"] = "auto"
     """Hidden states that make an embedding; `auto` is what the model's files say, else the mean of all tokens."""
 
+    reranker: Annotated[str, Field(pattern=r"^(auto|none|[^,\s]+,[^,\s]+)$")] = "auto"
+    """The words for no and yes, `no,yes`, with which the model judges texts; `auto` goes by its files."""
+
     normalize_embeddings: bool = True
     """Scale embeddings to length 1 unless a request says otherwise."""
 

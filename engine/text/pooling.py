@@ -11,7 +11,7 @@ from engine.gguf_metadata import read_metadata
 from engine.request import Pooling
 
 _MODULES = "modules.json"
-_KNOWN_MODULES = frozenset({"Transformer", "Pooling", "Normalize"})
+_KNOWN_MODULES = frozenset({"Transformer", "Pooling", "Normalize", "LogitScore"})
 """What sentence-transformers may do with a text; whatever else it may do is not done here."""
 
 _MODE_PREFIX = "pooling_mode_"

@@ -159,6 +159,15 @@ def serve(
             rich_help_panel=_GATEWAY,
         ),
     ] = None,
+    reranker: Annotated[
+        str | None,
+        typer.Option(
+            envvar="WYE_RERANKER",
+            metavar="auto|none|NO,YES",
+            help="Words with which the model judges documents, such as no,yes. Default: auto, what its files say.",
+            rich_help_panel=_GATEWAY,
+        ),
+    ] = None,
     log_level: Annotated[
         LogLevel | None, typer.Option(help="Least severe log line. Default: info.", rich_help_panel=_GATEWAY)
     ] = None,
@@ -255,6 +264,7 @@ def serve(
         cors_origins=tuple(cors_origin) if cors_origin else None,
         drain_s=drain,
         pooling=pooling.value if pooling else None,
+        reranker=reranker,
         log_level=log_level.value if log_level else None,
     )
     _check_tools(settings)

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, /score and /rerank: a prompt's hidden states as a vector, and vectors compared."""
+"""POST /v1/embeddings, /score and /rerank: a prompt's hidden states as a vector, vectors compared, texts judged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from engine.request import EngineInfo
 from extensions.embedding import Embedding
-from gateway.embeddings import Take, embed_all
+from gateway.embeddings import Take, embed_all, judge_all
 from gateway.errors import BadRequest
 from gateway.openapi import takes
 from gateway.routes.answering import json_response
@@ -26,9 +26,13 @@ from gateway.translate.embeddings import (
     usage_of,
 )
 from gateway.translate.head import Head
+from gateway.translate.judging import Pair, PairReader
 from gateway.translate.vectors import Vector, cosine, shaped, written
 
 router = APIRouter()
+
+Scored = tuple[list[float], dict[str, int]]
+"""Scores, and the `usage` object."""
 
 
 @router.post("/v1/embeddings", openapi_extra=takes(EmbeddingRequest))
@@ -56,28 +60,31 @@ async def create_embeddings(request: Request, services: ServicesDep) -> Response
 @router.post("/score", openapi_extra=takes(ScoreRequest))
 @router.post("/v1/score", openapi_extra=takes(ScoreRequest))
 async def create_scores(request: Request, services: ServicesDep) -> Response:
-    """Compares texts with others: the cosine of their embeddings."""
+    """Compares texts with others: the cosine of their embeddings, or what a reranker says."""
     body = await read_body(request, ScoreRequest)
     model = services.models.resolve(body.model)
     _check_count(len(body.text_1), services, "text_1")
     _check_count(len(body.text_2), services, "text_2")
     info = await services.engine_info()
-    reader = InputReader(services.runtime.text, info, body)
-    first = await reader.read(body.text_1, "text_1", is_list=len(body.text_1) > 1)
-    second = await reader.read(body.text_2, "text_2", is_list=len(body.text_2) > 1)
-    vectors = await _vectors(request, services, body, [*first, *second], model)
-    firsts, seconds = vectors[: len(first)], vectors[len(first) :]
-    if len(firsts) == 1:
-        firsts *= len(seconds)
-    scores = [cosine(one, other) for one, other in zip(firsts, seconds, strict=True)]
+    if services.runtime.judgement is None:
+        scores, usage = await _compare(request, services, body, info, model)
+    else:
+        firsts = body.text_1 * len(body.text_2) if len(body.text_1) == 1 else body.text_1
+        is_list = len(body.text_2) > 1
+        pairs = [
+            Pair(one, other, f"text_2[{at}]" if is_list else "text_2")
+            for at, (one, other) in enumerate(zip(firsts, body.text_2, strict=True))
+        ]
+        reader = PairReader(services.runtime.text, info, body, body.instruction)
+        scores, usage = await _judge(request, services, body, pairs, model, reader)
     head = Head.new("score", model=model, fingerprint=info.fingerprint)
-    return json_response(score_answer(head, scores, usage_of([*first, *second])))
+    return json_response(score_answer(head, scores, usage))
 
 
 @router.post("/rerank", openapi_extra=takes(RerankRequest))
 @router.post("/v1/rerank", openapi_extra=takes(RerankRequest))
 async def rerank(request: Request, services: ServicesDep) -> Response:
-    """Sorts documents by how near they are to a query; gives their texts back unless told not to, as Jina does."""
+    """Sorts documents by how well they fit a query; gives their texts back unless told not to, as Jina does."""
     return await _rerank(request, services, returns_documents=True)
 
 
@@ -92,16 +99,69 @@ async def _rerank(request: Request, services: Services, *, returns_documents: bo
     model = services.models.resolve(body.model)
     _check_count(len(body.documents), services, "documents")
     info = await services.engine_info()
+    if services.runtime.judgement is None:
+        scores, usage = await _compare_documents(request, services, body, info, model)
+    else:
+        pairs = [Pair(body.query, text, f"documents[{at}]") for at, text in enumerate(body.documents)]
+        reader = PairReader(services.runtime.text, info, body, body.instruction, body.max_tokens_per_doc)
+        scores, usage = await _judge(request, services, body, pairs, model, reader)
+    if body.return_documents is not None:
+        returns_documents = body.return_documents
+    results = ranked(body, scores, returns_documents=returns_documents)
+    head = Head.new("rerank", model=model, fingerprint=info.fingerprint)
+    return json_response(rerank_answer(head, results, usage))
+
+
+async def _compare(request: Request, services: Services, body: ScoreRequest, info: EngineInfo, model: str) -> Scored:
+    """Cosines of the embeddings of pairs."""
+    _check_instruction(body.instruction)
+    reader = InputReader(services.runtime.text, info, body)
+    first = await reader.read(body.text_1, "text_1", is_list=len(body.text_1) > 1)
+    second = await reader.read(body.text_2, "text_2", is_list=len(body.text_2) > 1)
+    vectors = await _vectors(request, services, body, [*first, *second], model)
+    firsts, seconds = vectors[: len(first)], vectors[len(first) :]
+    if len(firsts) == 1:
+        firsts *= len(seconds)
+    scores = [cosine(one, other) for one, other in zip(firsts, seconds, strict=True)]
+    return scores, usage_of([*first, *second])
+
+
+async def _compare_documents(
+    request: Request, services: Services, body: RerankRequest, info: EngineInfo, model: str
+) -> Scored:
+    """Cosines of the embeddings of documents and that of the query."""
+    _check_instruction(body.instruction)
     reader = InputReader(services.runtime.text, info, body)
     query = await reader.read([body.query], "query", is_list=False)
     keep = ("max_tokens_per_doc", body.max_tokens_per_doc)
     documents = await reader.read(body.documents, "documents", is_list=True, keep=keep)
     vectors = await _vectors(request, services, body, [*query, *documents], model)
-    if body.return_documents is not None:
-        returns_documents = body.return_documents
-    results = ranked(body, vectors[0], vectors[1:], returns_documents=returns_documents)
-    head = Head.new("rerank", model=model, fingerprint=info.fingerprint)
-    return json_response(rerank_answer(head, results, usage_of([*query, *documents])))
+    return [cosine(vectors[0], document) for document in vectors[1:]], usage_of([*query, *documents])
+
+
+async def _judge(
+    request: Request, services: Services, body: PooledFields, pairs: Sequence[Pair], model: str, reader: PairReader
+) -> Scored:
+    """How likely a reranker says yes to each pair, for as long as the client stays."""
+    judgement = services.runtime.judgement
+    assert judgement is not None
+    prompts = await reader.read(pairs)
+    work = judge_all(
+        services.runtime,
+        prompts,
+        judgement,
+        payer=payer_of(request, services, body.cache_salt),
+        model=model,
+        priority=body.priority,
+        metrics=services.metrics,
+    )
+    return await unless_disconnected(request.receive, work), usage_of(prompts)
+
+
+def _check_instruction(instruction: str | None) -> None:
+    if instruction is not None:
+        reason = "this model compares embeddings; only rerankers take an instruction"
+        raise BadRequest(f"Invalid 'instruction': {reason}.", "instruction")
 
 
 async def _vectors(

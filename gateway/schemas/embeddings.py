@@ -96,10 +96,12 @@ class ScoreRequest(PooledFields):
     Attributes:
         text_1: One text, or as many as `text_2` has.
         text_2: One text or several.
+        instruction: What a reranker is to look for; models that compare embeddings take none.
     """
 
     text_1: StringList
     text_2: StringList
+    instruction: Text | None = None
 
     @model_validator(mode="after")
     def _check_texts(self) -> Self:
@@ -124,6 +126,7 @@ class RerankRequest(PooledFields):
         top_n: Most results; 0 gives all.
         return_documents: Give the texts back; the endpoint's own habit if omitted.
         max_tokens_per_doc: Keep this many tokens of a longer document.
+        instruction: What a reranker is to look for; models that compare embeddings take none.
     """
 
     unsupported: ClassVar = {"rank_fields": (["text"],), "max_chunks_per_doc": (1,)}
@@ -133,3 +136,4 @@ class RerankRequest(PooledFields):
     top_n: Count = 0
     return_documents: bool | None = None
     max_tokens_per_doc: PositiveCount | None = None
+    instruction: Text | None = None

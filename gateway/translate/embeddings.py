@@ -13,7 +13,6 @@ from gateway.schemas.completions import Prompt
 from gateway.schemas.embeddings import PooledFields, RerankRequest
 from gateway.translate.head import Head
 from gateway.translate.prompts import INLINE_CHARS, encode_text
-from gateway.translate.vectors import Vector, cosine
 
 MAX_CONTEXTS = 16
 """Text of more than this many contexts is not tokenised just to be cut."""
@@ -34,7 +33,7 @@ class InputReader:
         self._limit_tokens = info.limit_tokens
         self._vocab_size = info.vocab_size
         self._side = fields.truncation_side
-        self._keep = _kept(fields.truncate_prompt_tokens, "truncate_prompt_tokens", info.limit_tokens)
+        self._keep = kept(fields.truncate_prompt_tokens, "truncate_prompt_tokens", info.limit_tokens)
         self._adds_special = add_special
 
     async def read(
@@ -52,7 +51,7 @@ class InputReader:
             BadRequest: One is no text, has no tokens, or an id is not in the vocabulary; `param` names it.
             PromptTooLong: One is too long and may not be cut.
         """
-        most = self._keep if keep is None or keep[1] is None else _kept(keep[1], keep[0], self._limit_tokens)
+        most = self._keep if keep is None or keep[1] is None else kept(keep[1], keep[0], self._limit_tokens)
         prompts = []
         num_chars = 0
         for position, one in enumerate(inputs):
@@ -94,7 +93,7 @@ class InputReader:
         raise BadRequest(f"Invalid '{at}': {reason}.", at)
 
 
-def _kept(keep: int | None, param: str, limit_tokens: int) -> int | None:
+def kept(keep: int | None, param: str, limit_tokens: int) -> int | None:
     """Tokens that are kept of a text; None for all."""
     if keep is None:
         return None
@@ -123,11 +122,8 @@ def score_answer(head: Head, scores: Sequence[float], usage: Mapping[str, int]) 
     return head.body("list") | {"data": data, "usage": usage}
 
 
-def ranked(
-    body: RerankRequest, query: Vector, documents: Sequence[Vector], *, returns_documents: bool
-) -> list[dict[str, Any]]:
-    """The results, nearest first; equally near ones in their own order."""
-    scores = [cosine(query, document) for document in documents]
+def ranked(body: RerankRequest, scores: Sequence[float], *, returns_documents: bool) -> list[dict[str, Any]]:
+    """The results, best first; equally good ones in their own order."""
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
     results: list[dict[str, Any]] = []
     for index in order[: body.top_n or None]:
