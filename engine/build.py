@@ -243,24 +243,35 @@ def _runner(placement: Placement, info: EngineInfo, loaded: _Loaded) -> ModelRun
         num_threads=num_threads,
         team=getattr(model, "team", None),
         host=HostStore(storage, info.host_pages) if info.host_pages else None,
-        decode=None if loaded.cuda is None else _graphs(loaded.cuda, storage, state, info),
+        decode=None if loaded.cuda is None else _graphs(loaded, storage, state, info),
     )
 
 
-def _graphs(model: CudaModel, storage: KVStorage, state: SamplerState, info: EngineInfo) -> DecodeStep:
-    """Decoding steps of the CUDA step, compiled and recorded."""
+def _graphs(loaded: _Loaded, storage: KVStorage, state: SamplerState, info: EngineInfo) -> DecodeStep:
+    """Decoding steps of the CUDA step, compiled and recorded; others are too, later, if that is wanted."""
+    from engine.cuda.decoder import CudaDecoder
     from engine.cuda.graphs import GraphDecoder
+    from engine.cuda.prompt_graphs import PromptGraphs, prompt_graphs_wanted
     from engine.cuda.status import cuda_status
+
+    assert loaded.cuda is not None
+    prompts = None
+    if prompt_graphs_wanted():
+        parts = loaded.model.parts if isinstance(loaded.model, SplitModel) else (loaded.model,)
+        whole = next(part for part in parts if isinstance(part, CudaDecoder))
+        prompts = PromptGraphs(whole, storage)
+        whole.recorded = prompts.forward
 
     started_s = time.perf_counter()
     longest = min(info.max_model_len, info.pool_tokens)
     decoder = GraphDecoder(
-        model,
+        loaded.cuda,
         storage,
         state,
         max_lanes=state.num_rows,
         max_context=longest,
         pdl=cuda_status(storage.device).has_pdl,
+        prompts=prompts,
     )
     decoder.record(("plain", "full", "logits"))
     log.info("decoding steps recorded in %.1f s", time.perf_counter() - started_s)

@@ -66,15 +66,16 @@ class MixedBackend:
             self._long = long
             self.name = f"{self._usual.name} and {long.name}"
 
+    def chosen(self, layout: LaneLayout) -> AttentionBackend:
+        """The backend that suits a step."""
+        is_long = layout.query_starts[-1] >= LONG_STEP_TOKENS
+        if self._long is not None and is_long and not any(mask is not None for mask in layout.masks):
+            return self._long
+        return self._usual
+
     def plan(self, layout: LaneLayout, storage: KVStorage) -> MixedPlan:
         """Plans a step with the backend that suits it; see `AttentionBackend.plan`."""
-        backend = self._usual
-        if (
-            self._long is not None
-            and layout.query_starts[-1] >= LONG_STEP_TOKENS
-            and not any(mask is not None for mask in layout.masks)
-        ):
-            backend = self._long
+        backend = self.chosen(layout)
         return MixedPlan(backend, backend.plan(layout, storage))
 
     def run(

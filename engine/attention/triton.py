@@ -23,7 +23,7 @@ from engine.cuda.kernels.paged_attention import MOST_PARTS, Pieces, TileConfig, 
 from engine.cuda.kernels.shared_memory import fitting_tiles, shared_bytes
 from engine.kv.storage import KVStorage
 
-_PROGRAMS_PER_PROCESSOR = 2
+PROGRAMS_PER_PROCESSOR = 2
 
 _LEAST_PART_TOKENS = 256
 """A part shorter than this costs more than it saves."""
@@ -72,14 +72,12 @@ class TritonPlan:
     Attributes:
         layout: The step.
         storage: K and V, for its shape and dtype.
-        processors: Of the device.
         launches: Launches of each layer, once they are known.
         counters: [any] int32 zeros on the device, between kernels.
     """
 
     layout: LaneLayout
     storage: KVStorage
-    processors: int
     launches: list[Launch] = field(default_factory=list)
     counters: torch.Tensor | None = None
 
@@ -94,7 +92,7 @@ class TritonBackend:
         if storage.device.type != "cuda":
             return
         share = num_heads // storage.num_kv_heads
-        many = 2 * _PROGRAMS_PER_PROCESSOR * _num_processors(storage.device)
+        many = 2 * PROGRAMS_PER_PROCESSOR * num_processors(storage.device)
         for num_lanes, rows in ((1, 1), (many, 1), (1, 2), (1, _FEW_ROWS // share + 2)):
             slots = torch.empty(0, dtype=torch.int64, device=storage.device)
             layout = LaneLayout(
@@ -110,7 +108,7 @@ class TritonBackend:
 
     def plan(self, layout: LaneLayout, storage: KVStorage) -> TritonPlan:
         """Notes the step."""
-        return TritonPlan(layout=layout, storage=storage, processors=_num_processors(storage.device))
+        return TritonPlan(layout=layout, storage=storage)
 
     def run(
         self,
@@ -144,43 +142,74 @@ class TritonBackend:
         return output
 
 
-def _num_processors(device: torch.device) -> int:
+def num_processors(device: torch.device) -> int:
+    """Of a device."""
     if device.type != "cuda":
         return 4  # interpreted, one program after the other
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _prepare(plan: TritonPlan, share: int) -> None:
-    """Cuts the step and sends what is needed to the device."""
-    layout, storage = plan.layout, plan.storage
-    tables = layout.tables
-    device = storage.device
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CutLaunch:
+    """Some lanes of a step, cut into pieces.
+
+    Attributes:
+        size: 1 for lanes of one token, 2 for a few tokens, 3 for many.
+        cut: Their pieces.
+        config: How programs are cut.
+        is_masked: They have masks.
+    """
+
+    size: int
+    cut: CutLanes
+    config: TileConfig
+    is_masked: bool
+
+
+def cut_step(layout: LaneLayout, storage: KVStorage, share: int) -> list[CutLaunch]:
+    """Sorts lanes into launches, and cuts them.
+
+    Args:
+        layout: The step.
+        storage: K and V, for its shape and dtype.
+        share: Query heads that share a key/value head.
+    """
+    tables, processors = layout.tables, num_processors(storage.device)
     rows = tables.query_starts[1:] - tables.query_starts[:-1]
     masks = layout.masks or [None] * len(rows)
     masked = np.array([mask is not None for mask in masks], dtype=bool)
     mask_starts = np.cumsum([0] + [0 if mask is None else mask.numel() for mask in masks])[:-1]
     sizes = {1: rows == 1, 2: (rows > 1) & (rows * share <= _FEW_ROWS), 3: (rows > 1) & (rows * share > _FEW_ROWS)}
-    found: list[tuple[CutLanes, TileConfig, bool]] = []
+    found = []
     for is_masked in (False, True):
         for size, fits in sizes.items():
             lanes = np.flatnonzero(fits & (masked == is_masked)).astype(np.int32)
             if len(lanes):
-                config = tile_config(size, len(lanes), share, storage, plan.processors)
-                cut = _cut(config, share, storage, plan.processors, causal=not is_masked)
+                config = tile_config(size, len(lanes), share, storage, processors)
+                cut = cut_of(config, share, storage, processors, causal=not is_masked)
                 starts = mask_starts[lanes] if is_masked else np.zeros(len(lanes), dtype=np.int64)
-                found.append((cut_pieces(tables, lanes, starts, cut), config, is_masked))
-    uploaded = _upload([tables.pages, *(pieces.fields.reshape(-1) for pieces, _, _ in found)], device)
-    flat_masks = _flat_masks(masks, device) if masked.any() else None
-    for fields, (cut_lanes, config, is_masked) in zip(uploaded[1:], found, strict=True):
+                pieces = cut_pieces(tables, lanes, starts, cut)
+                found.append(CutLaunch(size=size, cut=pieces, config=config, is_masked=is_masked))
+    return found
+
+
+def _prepare(plan: TritonPlan, share: int) -> None:
+    """Cuts the step and sends what is needed to the device."""
+    layout, storage = plan.layout, plan.storage
+    device = storage.device
+    found = cut_step(layout, storage, share)
+    uploaded = _upload([layout.tables.pages, *(one.cut.fields.reshape(-1) for one in found)], device)
+    flat_masks = _flat_masks(layout.masks, device) if any(one.is_masked for one in found) else None
+    for fields, one in zip(uploaded[1:], found, strict=True):
         pieces = Pieces(
-            fields=fields.view(cut_lanes.fields.shape),
+            fields=fields.view(one.cut.fields.shape),
             pages=uploaded[0],
-            masks=flat_masks if is_masked else None,
-            num_parts=cut_lanes.num_parts,
-            num_results=cut_lanes.num_results,
+            masks=flat_masks if one.is_masked else None,
+            num_parts=one.cut.num_parts,
+            num_results=one.cut.num_results,
         )
-        plan.launches.append(Launch(pieces=pieces, config=config))
-    most = max((pieces.num_results for pieces, _, _ in found), default=0)
+        plan.launches.append(Launch(pieces=pieces, config=one.config))
+    most = max((one.cut.num_results for one in found), default=0)
     plan.counters = torch.zeros(most * storage.num_kv_heads, dtype=torch.int32, device=device)
 
 
@@ -197,7 +226,7 @@ def tile_config(size: int, num_lanes: int, share: int, storage: KVStorage, proce
     row_bytes = max(16, _power(storage.head_dim)) * storage.read_dtype.itemsize  # codes are multiplied as such
     if size == 1:
         pairs = storage.num_kv_heads % 2 == 0 and share <= 8
-        heads = 2 if pairs and num_lanes * storage.num_kv_heads >= 2 * _PROGRAMS_PER_PROCESSOR * processors else 1
+        heads = 2 if pairs and num_lanes * storage.num_kv_heads >= 2 * PROGRAMS_PER_PROCESSOR * processors else 1
         columns, num_stages = fitting_tiles(64, row_bytes, 3, storage.device)
         rows = max(16, _power(heads * share))
         return TileConfig(rows=rows, block=columns // heads, heads=heads, num_stages=num_stages)
@@ -214,12 +243,13 @@ def _tile_bytes(tile: TileConfig, row_bytes: int) -> int:
     return (tile.rows + 2 * (tile.num_stages + 1) * tile.block) * row_bytes + _OTHER_BYTES
 
 
-def _cut(config: TileConfig, share: int, storage: KVStorage, processors: int, *, causal: bool) -> Cut:
+def cut_of(config: TileConfig, share: int, storage: KVStorage, processors: int, *, causal: bool) -> Cut:
+    """How lanes are cut that programs of a configuration compute."""
     return Cut(
         tile=config.rows // (config.heads * share),
         block=config.block,
         groups=storage.num_kv_heads // config.heads,
-        programs=_PROGRAMS_PER_PROCESSOR * processors,
+        programs=PROGRAMS_PER_PROCESSOR * processors,
         least=max(1, _LEAST_PART_TOKENS // config.block),
         most_parts=MOST_PARTS,
         causal=causal,

@@ -7,6 +7,10 @@ softmax and logits are float32.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 
 from engine.attention.backend import AttentionBackend
@@ -31,21 +35,41 @@ class CudaDecoder:
         config: What it is.
         model: Its weights.
         backend: Its attention kernels.
+        recorded: Computes steps by graphs where it can, if that is wanted: logits, or None where it cannot.
     """
 
     def __init__(self, model: CudaModel, backend: AttentionBackend) -> None:
         self.config: ModelConfig = model.config
         self.model = model
         self.backend = backend
+        self.recorded: Callable[[StepInputs], torch.Tensor | None] | None = None
 
     def forward(self, inputs: StepInputs) -> torch.Tensor:
         """Computes the step, writing K, V and hidden states, and returns logits [R, V] float32."""
+        if self.recorded is not None:
+            logits = self.recorded(inputs)
+            if logits is not None:
+                return logits
+        return self.compute(inputs, self.backend, self.backend.plan(inputs.layout, inputs.storage))
+
+    def compute(self, inputs: StepInputs, backend: AttentionBackend, plan: Any, *, holes: bool = False) -> torch.Tensor:
+        """Starts the kernels of a step, and waits for nothing.
+
+        Args:
+            inputs: The step; of its layout the slots alone.
+            backend: Attends.
+            plan: What that made of the step.
+            holes: Rows whose slot is -1 are nobody's.
+
+        Returns:
+            Logits [R, V] float32.
+        """
         model, config = self.model, self.config
-        plan = self.backend.plan(inputs.layout, inputs.storage)
+        attend = partial(self._attend, inputs=inputs, backend=backend, plan=plan, holes=holes)
         eps, weights = config.norm_eps, model.weights
         hidden, normed = embed_norm(inputs.token_ids, weights.embedding, model.norm_before(0), eps)
         for index, layer in enumerate(weights.layers):
-            attended = self._attend(index, layer, normed, inputs, plan)
+            attended = attend(index, layer, normed)
             add_norm(hidden, product(attended, layer.output, scale=layer.scales.output), layer.post_norm, eps, normed)
             gated = self._gate(product(normed, layer.gate_up, scale=layer.scales.gate_up))
             add_norm(
@@ -58,7 +82,15 @@ class CudaDecoder:
         return exact_product(read, weights.head, scale=weights.head_scale)
 
     def _attend(
-        self, index: int, layer: LayerWeights, normed: torch.Tensor, inputs: StepInputs, plan: object
+        self,
+        index: int,
+        layer: LayerWeights,
+        normed: torch.Tensor,
+        *,
+        inputs: StepInputs,
+        backend: AttentionBackend,
+        plan: Any,
+        holes: bool,
     ) -> torch.Tensor:
         """Rotates, stores K and V, and attends: [T, E] to [T, H * D]."""
         config, model, storage = self.config, self.model, inputs.storage
@@ -75,8 +107,9 @@ class CudaDecoder:
             storage.slots(index),
             query,
             KVCodes.of(storage, index),
+            holes=holes,
         )
-        attended = self.backend.run(
+        attended = backend.run(
             index, query, storage, plan, scale=config.head_dim**-0.5, sliding_window=config.sliding_window
         )
         return attended.reshape(len(qkv), -1)

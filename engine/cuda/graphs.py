@@ -18,6 +18,7 @@ from engine.cuda.draw_table import DrawTable
 from engine.cuda.model import CudaModel
 from engine.cuda.plan import CONTEXTS, WIDTHS, buckets, make_plan
 from engine.cuda.program_graphs import ProgramGraphs
+from engine.cuda.prompt_graphs import PromptGraphs
 from engine.cuda.recorded_step import Ending, RecordedStep, SharedMemory, StagedLanes
 from engine.kv.storage import KVStorage
 from engine.programs.session import ProgramLane
@@ -36,15 +37,25 @@ class GraphDecoder:
         max_lanes: Most lanes of a step.
         max_context: Tokens of the longest context.
         pdl: Kernels may begin before those in front of them have ended.
+        prompts: Recorded steps with prompts, if there are to be any: they are recorded when no step waits.
 
     Attributes:
         state: The same.
     """
 
     def __init__(
-        self, model: CudaModel, storage: KVStorage, state: SamplerState, *, max_lanes: int, max_context: int, pdl: bool
+        self,
+        model: CudaModel,
+        storage: KVStorage,
+        state: SamplerState,
+        *,
+        max_lanes: int,
+        max_context: int,
+        pdl: bool,
+        prompts: PromptGraphs | None = None,
     ) -> None:
         self.state = state
+        self._prompts = prompts
         self._widths = buckets(WIDTHS, max_lanes)
         self._contexts = buckets(CONTEXTS, max_context)
         plans = {
@@ -101,8 +112,10 @@ class GraphDecoder:
         self._programs.recall(rows, lanes)
 
     def rest(self) -> None:
-        """Records a step with a program, if one is due; see `DecodeStep.rest`."""
+        """Records a step with a program, and one with prompts, if they are due; see `DecodeStep.rest`."""
         self._programs.rest()
+        if self._prompts is not None:
+            self._prompts.rest()
 
     def forward(self, staged: StagedLanes) -> torch.Tensor:
         """Starts a step that ends with logits; see `DecodeStep.forward`."""

@@ -69,7 +69,7 @@ class Recordings(Generic[Key]):
             self._record(key)
         while len(self._uses) > 4 * self._most:
             self._uses.popitem(last=False)
-        return False
+        return key in self._recorded
 
     def rest(self) -> None:
         """No step waits: records one of the kinds that have been used often enough. Raises nothing."""

@@ -93,6 +93,7 @@ def _rotate_store(
     CODES: tl.constexpr,
     MOST: tl.constexpr,
     WHOLE: tl.constexpr,
+    HOLES: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     heads = tl.arange(0, HEADS)[:, None]
@@ -119,6 +120,8 @@ def _rotate_store(
     tl.store(query + D // 2, rotated_second.to(kind), mask=is_query)
     slot = tl.load(slots_ptr + row).to(tl.int64)
     is_key = keep & (heads >= H)
+    if HOLES:
+        is_key = is_key & (slot >= 0)
     stored = key_ptr.dtype.element_ty
     key = key_ptr + slot * (G * D) + (heads - H) * D + half
     if CODES:
@@ -139,6 +142,8 @@ def _rotate_store(
     if CODES:
         value_head = tl.arange(0, HEADS)
         is_value = (value_head < G)[:, None] & (half < D // 2)
+        if HOLES:
+            is_value = is_value & (slot >= 0)
         channel = value_head[:, None] * D + half
         first = tl.load(value_row + channel, mask=is_value, other=0.0).to(tl.float32)
         second = tl.load(value_row + channel + D // 2, mask=is_value, other=0.0).to(tl.float32)
@@ -150,14 +155,17 @@ def _rotate_store(
     else:
         columns = tl.arange(0, VALUES)
         values = tl.load(value_row + columns, mask=columns < G * D, other=0.0)
-        tl.store(value_ptr + slot * (G * D) + columns, values.to(stored), mask=columns < G * D)
+        is_stored = columns < G * D
+        if HOLES:
+            is_stored = is_stored & (slot >= 0)
+        tl.store(value_ptr + slot * (G * D) + columns, values.to(stored), mask=is_stored)
 
 
 @triton.jit
 def _store_scales(scales_ptr, scale, slot, heads, G: tl.constexpr, S: tl.constexpr):
     """Stores scales of some heads, those from 0 to G, of a slot's K or V."""
     at = scales_ptr + (slot // S * G + heads) * S + slot % S
-    tl.store(at, scale.to(scales_ptr.dtype.element_ty), mask=(heads >= 0) & (heads < G))
+    tl.store(at, scale.to(scales_ptr.dtype.element_ty), mask=(heads >= 0) & (heads < G) & (slot >= 0))
 
 
 @triton.jit
@@ -259,6 +267,8 @@ def rotate_store(
     pages: torch.Tensor,
     query: torch.Tensor,
     codes: KVCodes | None = None,
+    *,
+    holes: bool = False,
 ) -> torch.Tensor:
     """Norms the heads of q and k if the model does, rotates them, and stores K and V.
 
@@ -272,6 +282,7 @@ def rotate_store(
         pages: [2, N, G, D], K and V of the layer, or codes.
         query: [T, H, D], written.
         codes: What belongs to codes, their scales written too; None where K and V are kept as they are.
+        holes: Some slots may be -1: K and V of these tokens are stored nowhere.
 
     Returns:
         `query`.
@@ -305,6 +316,7 @@ def rotate_store(
         CODES=codes is not None,
         MOST=0.0 if codes is None else codes.most,
         WHOLE=codes is not None and codes.whole,
+        HOLES=holes,
         num_warps=_warps(heads * half),
     )
     return query

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import torch
 
+from engine.attention.select import BACKENDS
 from engine.config import KVFormat
+from engine.cuda import prompt_graphs
 from engine.cuda.graphs import GraphDecoder
 from engine.cuda.status import CudaStatus
 from engine.request import GenerateRequest, ProgramSpec
@@ -64,7 +68,7 @@ def test_programs_draw_the_same_tokens_within_recorded_steps(tmp_path: Path, mon
         expected = run(loop, program_requests())
     pretend(monkeypatch)
     monkeypatch.setattr("engine.cuda.recordings.FIRST_USES", 1)
-    monkeypatch.setattr("engine.cuda.recordings.LAST_USES", 1)  # the thread never rests where steps are slow
+    monkeypatch.setattr("engine.cuda.recordings.LAST_USES", 2)  # the thread never rests where steps are slow
     recorded = []
     draw = GraphDecoder.draw_by_program
 
@@ -79,6 +83,37 @@ def test_programs_draw_the_same_tokens_within_recorded_steps(tmp_path: Path, mon
 
     assert found == expected
     assert set(recorded) == {False, True}
+
+
+@pytest.mark.usefixtures("coarse_cuts")
+def test_prompts_give_the_same_tokens_within_recorded_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_tiny_model(tmp_path, "llama", num_hidden_layers=1, max_position_embeddings=64)
+    asked = [request("first", [5, 9, 301, 44, 17], max_tokens=2), request("second", [7, 8, 12, 90], max_tokens=2)]
+    with open_loop(model, max_num_seqs=2, max_batch_tokens=5) as loop:
+        expected = run(loop, asked)
+    pretend(monkeypatch)
+    monkeypatch.setenv("WYE_PROMPT_GRAPHS", "1")
+    monkeypatch.setitem(
+        BACKENDS, "triton", dataclasses.replace(BACKENDS["triton"], devices=None, refusal=lambda _: None)
+    )
+    monkeypatch.setattr("engine.cuda.recordings.FIRST_USES", 1)
+    monkeypatch.setattr("engine.cuda.recordings.LAST_USES", 1)
+    monkeypatch.setattr("engine.cuda.prompt_graphs.SIZES", (8,))
+    monkeypatch.setattr("engine.cuda.prompt_graphs.READS", (4,))
+    monkeypatch.setattr("engine.attention.plan_room.MOST_LANES", (2, 2, 2))
+    replayed = []
+    replay = prompt_graphs._Recorded.run
+
+    def note(recorded: Any, inputs: Any, cuts: Any) -> torch.Tensor:
+        replayed.append(len(inputs.token_ids))
+        return replay(recorded, inputs, cuts)
+
+    monkeypatch.setattr(prompt_graphs._Recorded, "run", note)
+    with open_loop(model, max_num_seqs=2, max_batch_tokens=5, step="cuda", attention="triton") as loop:
+        found = run(loop, asked)
+
+    assert found == expected
+    assert replayed
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,7 +288,7 @@ def test_where_others_always_wait_a_program_is_recorded_in_the_end(
     assert staged is not None
     assert running
     MadeUp.logits = logits_of(row)[None]
-    assert [decoder.draw_by_program(staged, running) is None for _ in range(5)] == [True] * 4 + [False]
+    assert [decoder.draw_by_program(staged, running) is None for _ in range(5)] == [True] * 3 + [False] * 2
 
 
 def test_the_recording_that_was_used_longest_ago_makes_room(
