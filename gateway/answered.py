@@ -85,6 +85,7 @@ ANSWERS: dict[str, Any] = {
     "POST /v1/prefixes/{prefix_id}/warm": prefix_answers.PrefixObject,
     "POST /v1/prefixes/{prefix_id}/evict": prefix_answers.PrefixObject,
     "GET /v1/admin/overview": console_answers.Overview,
+    "GET /v1/admin/kv": console_answers.KVMapNow,
     "POST /v1/batches": batch_answers.BatchObject,
     "GET /v1/batches": batch_answers.BatchList,
     "GET /v1/batches/{batch_id}": batch_answers.BatchObject,

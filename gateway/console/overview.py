@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from engine.errors import EngineStopped
-from gateway.errors import QuotaStoreUnavailable
+from gateway.console.names import tenant_names
 from gateway.services import Services
 
 STARTED_AT = time.time()
@@ -23,7 +23,7 @@ async def overview(services: Services, owner: str | None) -> dict[str, Any]:
         owner: Whose programs may be seen; None for all.
     """
     programs = await services.programs.live.all()
-    names = await _names(services) if owner is None else {}
+    names = await tenant_names(services) if owner is None else {}
     return {
         "object": "overview",
         "at": time.time(),
@@ -32,16 +32,6 @@ async def overview(services: Services, owner: str | None) -> dict[str, Any]:
         "kv": _kv(services, owner, names),
         "programs": [one for one in programs if owner is None or one["tenant"] == owner],
     }
-
-
-async def _names(services: Services) -> dict[str, str]:
-    """Names of tenants by id; none where Redis does not answer: the rest can be shown without."""
-    if services.tenants is None:
-        return {}
-    try:
-        return {tenant.id: tenant.name for tenant in await services.tenants.directory.tenants()}
-    except QuotaStoreUnavailable:
-        return {}
 
 
 def _server(services: Services) -> dict[str, Any]:

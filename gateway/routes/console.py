@@ -5,8 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from gateway.console.files import PATH, PageFile, page_files
+from gateway.console.memory import kv_map
 from gateway.console.overview import overview
-from gateway.errors import NotFound
+from gateway.errors import NotFound, PermissionDenied
 from gateway.routes.answering import json_response
 from gateway.routes.owning import owner_of
 from gateway.routes.reading import readable
@@ -44,6 +45,16 @@ async def show_overview(request: Request, services: ServicesDep) -> Response:
     principal = principal_of(request.scope)
     sees_all = principal.is_admin if principal is not None else not services.settings.api_keys
     return json_response(await overview(services, None if sees_all else owner_of(request, services)))
+
+
+@readable(router, "/v1/admin/kv")
+async def show_kv_map(request: Request, services: ServicesDep) -> Response:
+    """Who holds the pages of the KV pool now, in their order, and on what terms."""
+    principal = principal_of(request.scope)
+    if principal is None and len(services.settings.api_keys) > 1:
+        message = "This shows what everybody holds, and this server has no administrator: set WYE_ADMIN_KEY."
+        raise PermissionDenied(message, code="admin_key_required")
+    return json_response(await kv_map(services))
 
 
 def _answer(request: Request, file: PageFile) -> Response:

@@ -60,6 +60,47 @@ class KVNow(TypedDict):
     accounts: list[AccountNow]
 
 
+class PagesNow(TypedDict):
+    """Pages of one tier in their order: three numbers a run, see docs/console.md."""
+
+    pages: int
+    cell_pages: int
+    runs: list[int]
+
+
+class LeaseNow(TypedDict):
+    """What a lease says."""
+
+    value: float
+    on_pressure: Literal["host", "tokens", "release", "fail"]
+
+
+class HolderNow(TypedDict):
+    """Somebody who pays for pages; `name` is the tenant's."""
+
+    account: str
+    name: str | None
+    kind: Literal["request", "context", "export", "kept", "others"]
+    pages: int
+    host_pages: int
+    lease: LeaseNow | None
+    expires_at: float | None
+    idle_s: float | None
+
+
+class KVMapNow(TypedDict):
+    """Who holds the KV pool, page by page."""
+
+    object: Literal["kv_map"]
+    at: float
+    page_bytes: int
+    page_tokens: int
+    device: PagesNow
+    host: PagesNow
+    holders: list[HolderNow]
+    num_holders: int
+
+
 class ProgramNow(TypedDict):
     """A program that has not ended."""
 

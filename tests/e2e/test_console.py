@@ -44,6 +44,14 @@ SCRIPT_TOOL = {
 }
 
 
+NUM_COLOURS = """
+canvas => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, 40);
+    return new Set(new Uint32Array(data.buffer)).size;
+}
+"""
+
+
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
@@ -103,7 +111,7 @@ async def test_the_overview_shows_the_engine_and_what_kv_is_held(server: Running
     await expect(page.get_by_role("status")).to_contain_text("on cpu")
     engine = page.get_by_role("region", name="Engine")
     await expect(engine).to_contain_text("llama")
-    pages = page.get_by_role("region", name="KV map").get_by_role("img")
+    pages = page.get_by_role("region", name="KV pool").get_by_role("img")
     await expect(pages).to_have_attribute("aria-label", re.compile("free: "))
 
 
@@ -168,7 +176,9 @@ async def test_it_can_be_used_by_keyboard_alone(server: RunningServer, page: Pag
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", ["#overview", "#tenants", "#prefixes", "#runs", "#tools", "#audit", "#playground"])
+@pytest.mark.parametrize(
+    "view", ["#overview", "#memory", "#tenants", "#prefixes", "#runs", "#tools", "#audit", "#playground"]
+)
 async def test_it_is_accessible_and_fits_a_phone(
     server: RunningServer, browser: Browser, view: str, scheme: str
 ) -> None:
@@ -232,6 +242,38 @@ async def test_a_tenant_is_made_limited_and_given_a_key_that_works(administered:
     await page.get_by_role("link", name="Tenants").click()
     refused = page.get_by_role("region", name="Refused lately")
     await expect(refused.get_by_role("row", name=re.compile("requests"))).to_be_visible()
+
+
+async def test_the_pool_is_shown_page_by_page_by_mouse_and_keyboard(server: RunningServer, page: Page) -> None:
+    async with connect(server) as client:
+        body = {
+            "messages": [{"role": "user", "content": "Keep this. " * 20}],
+            "max_tokens": 4,
+            "retention": {"ttl_s": 600, "value": 0.9},
+        }
+        kept = (await client.post("/v1/chat/completions", json=body)).json()["retention"]
+        assert kept["status"] == "kept"
+    await page.goto(address(server, "#memory"))
+    pages = page.get_by_role("region", name="Pages").get_by_role("img")
+    await expect(pages).to_have_attribute("aria-label", re.compile(r"without a tenant: [1-9]\d* pages"))
+    assert int(await pages.evaluate(NUM_COLOURS)) >= 3
+    row = page.get_by_role("region", name="Whoever holds most first").get_by_role("row", name=re.compile("kept for a"))
+    await expect(row.first).to_contain_text("0.90")
+    slider = page.get_by_label("Page", exact=True)
+    await slider.focus()
+    await page.keyboard.press("Home")
+    await expect(page.locator("output")).to_contain_text(re.compile("device, page 0 · .*"))
+    await page.keyboard.press("End")
+    await expect(page.locator("output")).to_contain_text("free")
+    await page.get_by_label("Colour by").select_option(label="what leases are worth")
+    await expect(page.get_by_text("palest without a lease")).to_be_visible()
+    payer = page.get_by_role("button", name=re.compile("without a tenant"))
+    await payer.focus()
+    await page.keyboard.press("Enter")
+    await expect(payer).to_have_attribute("aria-pressed", "true")
+    await expect(payer).to_be_focused()
+    await pages.click(position={"x": 2, "y": 2})
+    await expect(page.locator("output")).to_contain_text("device, page 0")
 
 
 async def test_a_tool_is_shown_and_tried(server: RunningServer, page: Page) -> None:

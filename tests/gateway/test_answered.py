@@ -190,6 +190,7 @@ async def test_what_a_server_does_now_is_answered_as_described(
             now = (await client.get("/v1/admin/overview")).json()
             check_answer(description, "GET /v1/admin/overview", now)
             await asyncio.sleep(0.01)
+    check_answer(description, "GET /v1/admin/kv", (await client.get("/v1/admin/kv")).json())
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     engine.die()

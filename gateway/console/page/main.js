@@ -3,6 +3,7 @@
 import { ApiError, call } from "./api.js";
 import { el } from "./dom.js";
 import * as audit from "./audit.js";
+import * as memory from "./memory.js";
 import * as overview from "./overview.js";
 import * as prefixes from "./prefixes.js";
 import * as playground from "./playground.js";
@@ -11,7 +12,7 @@ import * as tenants from "./tenants.js";
 import * as tools from "./tools.js";
 
 const PERIOD_MS = 1000;
-const VIEWS = [overview, tenants, prefixes, runs, tools, audit, playground];
+const VIEWS = [overview, memory, tenants, prefixes, runs, tools, audit, playground];
 
 const main = document.getElementById("view");
 const state = document.getElementById("state");

@@ -1,4 +1,4 @@
-// What the server does now: its engine, the KV map, running programs.
+// What the server does now: its engine, whose KV fills the pool, running programs.
 
 import { bytes, card, colour, duration, el, facts, fill, programTable, sparkline, whole } from "./dom.js";
 
@@ -16,7 +16,7 @@ export function enter() {
     engine: card("Engine"),
     speed: card("Tokens per second"),
     load: card("Sequences"),
-    kv: card("KV map", { class: "wide" }),
+    kv: card("KV pool", { class: "wide" }),
     programs: card("Running programs", { class: "wide" }),
   };
   return [el("div", { class: "cards" }, Object.values(places))];
@@ -101,6 +101,7 @@ function drawMap(kv) {
     places.kv,
     strip,
     legend,
+    el("p", {}, el("a", { href: "#memory" }, "Page by page")),
     facts([
       ["pool", `${bytes(kv.pages * page)}, ${whole(kv.pages)} pages of ${bytes(page)}`],
       ["held on the device", `${whole(kv.used_pages)} pages`],
