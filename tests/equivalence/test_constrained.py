@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from engine.loop import EngineLoop
-from engine.request import ConstraintKind, ConstraintSpec, FinishReason, GenerateRequest, TokenEvent
+from engine.request import ConstraintKind, ConstraintSpec, FinishReason, GenerateRequest, Opening, TokenEvent
 from engine.sampling.params import SamplingParams
 from engine.text.tokenizer import Tokenizer
 from tests.equivalence.harness import STEPS, Step, open_loop, run_events
@@ -33,9 +34,21 @@ SCHEMA = {
     "additionalProperties": False,
 }
 
+MARKERS = tuple(chr(code) for code in range(1, 32) if chr(code) not in "\t\n\r")
+AMID_TEXT = ConstraintSpec(
+    kind=ConstraintKind.LARK,
+    source="""start: text | begun text
+text: /(?s:.*)/
+begun: marker ("ab" | "cdcd") "]"
+marker[lazy]: /(?s:.*)[\\x01-\\x08\\x0b\\x0c\\x0e-\\x1f]/
+""",
+    opening=Opening(markers=MARKERS),
+)
+"""Free text, but for what follows a control character: no token has one of those and something behind it."""
+
 CONSTRAINTS: list[ConstraintSpec | None] = [
     None,
-    None,
+    AMID_TEXT,
     ConstraintSpec(kind=ConstraintKind.JSON_SCHEMA, source=json.dumps(SCHEMA), compact=True),
     ConstraintSpec(kind=ConstraintKind.CHOICE, source='["a long choice to make", "a long way", "no"]'),
     ConstraintSpec(kind=ConstraintKind.REGEX, source="(ab|cd)+ end"),
@@ -102,15 +115,20 @@ def alone(model: Path, step: Step) -> list[Results]:
 
 def test_what_ends_by_itself_is_valid(alone: list[Results], model: Path) -> None:
     tokenizer = Tokenizer.load(model)
-    num_whole = 0
+    num_whole = num_begun = 0
     for number, found in enumerate(alone):
         spec = CONSTRAINTS[number % len(CONSTRAINTS)]
         for ids, _, reason in found.values():
             assert reason in (FinishReason.STOP, FinishReason.LENGTH)
-            if spec is None or reason is FinishReason.LENGTH:
-                continue
-            num_whole += 1
             text = tokenizer.decode(ids)
+            if spec is AMID_TEXT:
+                begun = re.findall(r"[\x01-\x08\x0b\x0c\x0e-\x1f][^\]]*", text)
+                num_begun += len(begun)
+                assert {one[1:] for one in begun[:-1]} <= {"ab", "cdcd"}
+            if spec in (None, AMID_TEXT) or reason is FinishReason.LENGTH:
+                continue
+            assert spec is not None
+            num_whole += 1
             if spec.kind is ConstraintKind.JSON_SCHEMA:
                 assert set(json.loads(text)) == {"name", "age", "tags"}
             elif spec.kind is ConstraintKind.JSON_OBJECT:
@@ -120,6 +138,7 @@ def test_what_ends_by_itself_is_valid(alone: list[Results], model: Path) -> None
             else:
                 assert text.endswith(" end")
     assert num_whole >= 8
+    assert num_begun >= 4
 
 
 def test_forced_tokens_take_fewer_steps_and_change_nothing(model: Path, step: Step) -> None:

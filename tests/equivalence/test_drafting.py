@@ -25,6 +25,7 @@ from engine.request import (
 )
 from engine.sampling.params import SamplingParams
 from tests.equivalence.harness import STEPS, Step, open_loop, run_events
+from tests.equivalence.test_constrained import AMID_TEXT
 from tests.tiny_adapters import write_tiny_adapter
 from tests.tiny_models import write_tiny_model
 
@@ -179,6 +180,7 @@ def test_what_repeats_itself_is_guessed_from_the_history(model: Path) -> None:
 @pytest.mark.parametrize("step", STEPS)
 def test_a_language_is_kept_to_behind_every_guess(model: Path, step: Step) -> None:
     languages = {
+        "amid text": AMID_TEXT,
         "regex": ConstraintSpec(kind=ConstraintKind.REGEX, source="([a-f]{2} ){3,12}end"),
         "schema": ConstraintSpec(
             kind=ConstraintKind.JSON_SCHEMA,

@@ -13,8 +13,9 @@ import pytest
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.constraint import Constraint, ConstraintBroken
 from engine.constraints.vocabulary import VocabularyBytes
-from engine.request import ConstraintSpec
+from engine.request import ConstraintKind, ConstraintSpec
 from extensions.parsing.answers import AnswerPlan
+from extensions.parsing.forced import call_grammar, thought_grammar
 from extensions.parsing.formats import FORMATS, FormatName
 from extensions.parsing.held import held_calls
 from extensions.parsing.parts import CallArguments, CallStart, Content, Part
@@ -209,6 +210,15 @@ def test_thinking_is_free_and_what_follows_is_held(compiler: ConstraintCompiler,
         assert rest is not None
         assert rest.startswith("Rome")
         assert len(rest) < 10
+
+
+def test_a_demanded_call_may_follow_thinking_whose_markers_are_special_tokens(compiler: ConstraintCompiler) -> None:
+    thought = thought_grammar("<think>", "</think>", is_open=False, special_ids=(MARK, HIDDEN))
+    source = call_grammar({"g": None}, is_parallel=False, thought=thought)
+    constraint = compiler.compile(ConstraintSpec(kind=ConstraintKind.LARK, source=source)).result(60).fork()
+    constraint.advance((MARK, *b"so {", HIDDEN))
+    assert held_from(constraint, '{"name": "g", "arguments": {}}') is None
+    assert constraint.is_complete
 
 
 def test_forks_go_their_own_ways(compiler: ConstraintCompiler) -> None:
