@@ -20,6 +20,9 @@ from engine.adapters.changes import Adapter
 from engine.adapters.loading import load_adapters
 from engine.adapters.split import SplitModel
 from engine.attention.preparing import prepare_backend
+from engine.attention.reader import AttentionReader
+from engine.attention.scores import Gather
+from engine.attention.sdpa import SdpaBackend
 from engine.attention.select import select_backend
 from engine.config import EngineConfig
 from engine.constraints.compiler import ConstraintCompiler
@@ -35,10 +38,11 @@ from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder, load_model, num_parameters
 from engine.models.step import StepModel
+from engine.native import pages
 from engine.quantization.calibration import calibrate
 from engine.quantization.formats import dtype_name
 from engine.request import AdapterInfo, EngineInfo
-from engine.resolve import Placement, context_length, kv_page_bytes, place, pool_pages
+from engine.resolve import MAX_EXTRA_BYTES, Placement, context_length, kv_page_bytes, place, pool_pages
 from engine.runner.decoding import DecodeStep
 from engine.runner.runner import ModelRunner
 from engine.sampling.state import SamplerState
@@ -102,10 +106,14 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         generates=model_config.has_head,
         adapters=tuple(_described(adapter) for adapter in loaded.adapters),
         num_parameters=num_parameters(loaded.model),
+        num_layers=model_config.num_layers,
+        num_heads=model_config.num_heads,
         load_s=time.perf_counter() - started_s,
         incarnation=time.time_ns() // 1_000_000,
     )
-    runner = _runner(placement, info, loaded)
+    reader = _reader(checkpoint, config, placement, loaded)
+    info = msgspec.structs.replace(info, reads_attention=reader is not None)
+    runner = _runner(placement, info, loaded, reader)
     backend = getattr(loaded.model, "backend", None)
     if backend is not None:  # which kernels it has it knows once it is made ready
         info = msgspec.structs.replace(info, attention_backend=backend.name)
@@ -211,7 +219,39 @@ def _described(adapter: Adapter) -> AdapterInfo:
     return AdapterInfo(name=adapter.name, kind=adapter.kind, rank=adapter.rank, digest=adapter.digest)
 
 
-def _runner(placement: Placement, info: EngineInfo, loaded: _Loaded) -> ModelRunner:
+def _reader(
+    checkpoint: Checkpoint, config: EngineConfig, placement: Placement, loaded: _Loaded
+) -> AttentionReader | None:
+    """Finds out what rows attend to, with the weights that there are; None where nobody may ask."""
+    if config.attention_scores == "off" or not checkpoint.config.has_head:
+        return None
+    parts = loaded.model.parts if isinstance(loaded.model, SplitModel) else (loaded.model,)
+    gather: Gather = pages.gather if placement.step.is_native else KVStorage.gather
+    if isinstance(parts[-1], Decoder):
+        return AttentionReader(parts[-1], gather=gather)
+    if loaded.cuda is not None:
+        weights = dataclasses.replace(loaded.cuda.weights, layers=list(loaded.cuda.weights.layers))
+        return AttentionReader(Decoder(checkpoint.config, weights, SdpaBackend()))
+    num_bytes = num_parameters(loaded.model) * torch.bfloat16.itemsize
+    if config.attention_scores == "auto" and num_bytes > MAX_EXTRA_BYTES:
+        return None
+    load = partial(_load_again, config.model, checkpoint.fingerprint(), placement.device)
+    return AttentionReader(load=load, gather=gather)
+
+
+def _load_again(model: str, fingerprint: str, device: torch.device) -> Decoder:
+    """The weights that serve, as torch takes them.
+
+    Raises:
+        ModelLoadError: They are not there any more.
+    """
+    checkpoint = open_checkpoint(model)
+    if checkpoint.fingerprint() != fingerprint:
+        raise ModelLoadError(f"{model}: its weights are others than those that serve by now")
+    return load_model(checkpoint, device=device, dtype=torch.bfloat16, attention="sdpa")
+
+
+def _runner(placement: Placement, info: EngineInfo, loaded: _Loaded, reader: AttentionReader | None) -> ModelRunner:
     model = loaded.model
     storage = KVStorage(
         num_layers=model.config.num_layers,
@@ -244,6 +284,7 @@ def _runner(placement: Placement, info: EngineInfo, loaded: _Loaded) -> ModelRun
         team=getattr(model, "team", None),
         host=HostStore(storage, info.host_pages) if info.host_pages else None,
         decode=None if loaded.cuda is None else _graphs(loaded, storage, state, info),
+        reader=reader,
     )
 
 

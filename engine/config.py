@@ -8,6 +8,7 @@ from typing import Literal
 KVFormat = Literal["auto", "bfloat16", "float32", "int8", "fp8"]
 WeightFormat = Literal["auto", "bfloat16", "float32", "int8", "fp8"]
 StepName = Literal["auto", "native", "cuda", "torch"]
+AttentionScores = Literal["auto", "on", "off"]
 DeviceName = str
 """`auto`, `cpu`, `cuda` or `cuda:N`."""
 
@@ -87,6 +88,8 @@ class EngineConfig:
         step: What computes a step; `auto` is the native step on a CPU and the CUDA step on a GPU where those can, else
             torch.
         attention: Attention backend, or `auto`; the native step has its own, so naming one on a CPU asks for torch.
+        attention_scores: Programs may read what rows attend to. Where the native step serves, that takes the weights
+            once more, in bfloat16, from the first time on: `auto` allows it up to `resolve.MAX_EXTRA_BYTES` of them.
         max_model_len: Tokens of one sequence; None takes what the model was made for.
         seed: Draws the seeds of requests that bring none; None takes one from the system.
         check_integrity: Verify the KV bookkeeping whenever the engine falls idle (tests).
@@ -99,6 +102,7 @@ class EngineConfig:
     weights: WeightFormat = "auto"
     step: StepName = "auto"
     attention: str = "auto"
+    attention_scores: AttentionScores = "auto"
     max_model_len: int | None = None
     seed: int | None = None
     check_integrity: bool = False

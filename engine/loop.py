@@ -29,6 +29,7 @@ from engine.contexts.commands import (
     RetainContext,
 )
 from engine.errors import InvalidRequest
+from engine.forward.attended import validate_attention
 from engine.forward.passes import validate_passes
 from engine.forward.validation import validate_lanes
 from engine.forward.verified import validate_guess
@@ -50,6 +51,9 @@ log = logging.getLogger(__name__)
 MAX_FAILED_STEPS = 3
 """Steps that may fail in a row before the engine gives up: a device that fails every step serves nobody."""
 
+Prepared = Future[Constraint] | Future[None]
+"""What is done beside the engine before a request can be submitted."""
+
 
 class _Step(msgspec.Struct, frozen=True, eq=False, gc=False):
     batch: Batch
@@ -65,6 +69,7 @@ class EngineLoop:
         scheduler: Owns the sequences.
         runner: Owns the device.
         compiler: Compiles constraints; closed with the loop. None refuses them.
+        adapters: Puts those together that passes bring. None refuses them.
         overlap: Schedule a step while the one before still runs.
         check_integrity: Verify the KV bookkeeping whenever the engine falls idle.
     """
@@ -115,8 +120,10 @@ class EngineLoop:
         if self._compiler is not None:
             self._compiler.warm_up()
 
-    def prepare(self, request: GenerateRequest) -> Future[Constraint] | None:
-        """Starts what must be done beside the engine before a request can be submitted: to compile its constraint.
+    def prepare(self, request: GenerateRequest) -> Prepared | None:
+        """Starts what must be done beside the engine before a request can be submitted.
+
+        Its constraint is compiled, or what reads attention is made ready.
 
         Returns:
             What `submit` is to be given once it is done, its error the request's; None if there is nothing to do.
@@ -134,13 +141,17 @@ class EngineLoop:
                 validate_lanes(request, self.info, lengths)
             if request.passes:
                 validate_passes(request, lengths)
+        if request.attention is not None:
+            held = [request.context_id, *request.lane_ids] if request.context_id else []
+            validate_attention(request, self.info, [len(contexts[context_id].token_ids) for context_id in held])
+            return self._runner.prepare_attention()
         if request.constraint is None:
             return None
         if self._compiler is None:
             raise InvalidRequest("this engine cannot constrain its output", request.constraint.param)
         return self._compiler.compile(request.constraint)
 
-    def submit(self, request: GenerateRequest, prepared: Future[Constraint] | None = None) -> None:
+    def submit(self, request: GenerateRequest, prepared: Prepared | None = None) -> None:
         """Accepts a request, or refuses it before any work.
 
         Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Literal
 
 import msgspec
 
@@ -134,16 +135,35 @@ Probes = dict[str, Probe]
 """All that it noted down in one step, by name."""
 
 
+class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wanted of the attention of rows: how much of it, 0..1, goes to each slot of their history.
+
+    Attributes:
+        layers: Which layers count; empty for all.
+        heads: Which query heads of them; empty for all.
+        reduce: What is made of those: their mean, or the greatest of them.
+        total: One sum over all rows of a lane, instead of each.
+    """
+
+    layers: list[int] = []
+    heads: list[int] = []
+    reduce: Literal["mean", "max"] = "mean"
+    total: bool = False
+
+
 class LanePass(msgspec.Struct, frozen=True, array_like=True):
     """What is wanted of the rows of one lane.
 
     Attributes:
         rows: Slots of its history, rising, whose logits are read out.
         shape: Positions and sights of its last rows; None where they are those of any history.
+        proposals: Of a guess that is judged: what the token of each row but the first was drawn from; none if they were
+            not.
     """
 
     rows: list[int]
     shape: Shape | None = None
+    proposals: list[Proposal] = []
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,17 +196,15 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         drafter: Guesses tokens that are then verified together; None for none. Nothing that is drawn depends on it.
         pooling: Answer with an embedding of the prompt: the mean of the hidden states of its tokens after the final
             norm, or that of its last token. Nothing is generated then, so `max_tokens` must be 0 and `n` 1.
+        attention: Tell what the rows of a pass attend to; without `passes` the last row of each lane, of one draw.
     """
 
     request_id: str
     prompt_ids: list[int]
-        proposals: Of a guess that is judged: what the token of each row but the first was drawn from; none if they were
-            not.
     sampling: SamplingParams
     context_id: str = ""
     lane_ids: list[str] = []
     passes: list[LanePass] = []
-    proposals: list[Proposal] = []
     stepped: bool = False
     readout: Readout | None = None
     num_given: int = 0
@@ -201,6 +219,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     program: ProgramSpec | None = None
     adapter: str = ""
     drafter: DrafterSpec | None = None
+    attention: AttentionSpec | None = None
 
 
 class Proposal(msgspec.Struct, frozen=True, array_like=True):
@@ -279,6 +298,8 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
             opened, in KiB times milliseconds.
         rows: On the last event if asked for: distributions behind the rows of a pass.
         probes: One entry a token if a device program drew them and notes something down.
+        attention: With the end of a pass if asked for: what its rows attend to, lane by lane, or the sum of each lane's,
+            as little-endian float32 of the first positions of the history; beyond them it is 0.
         num_wanted: Of a request whose caller guesses: most tokens that its guess may have now; it waits for that.
     """
 
@@ -301,6 +322,7 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
     rows: list[Distribution] = []
     num_wanted: int = 0
     further: list[tuple[int, Distribution | None]] = []
+    attention: list[bytes] = []
 
 
 class ErrorReport(msgspec.Struct, frozen=True, array_like=True):
@@ -368,6 +390,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         defaults: Sampling defaults of the model.
         num_parameters: Weights' element count.
         load_s: Seconds it took to load.
+        num_layers, num_heads: Of the decoder; query heads.
+        reads_attention: Passes can be asked what their rows attend to.
         generates: It can continue a text; false for a model without a head, which only makes embeddings.
         adapters: Those loaded with it.
     """
@@ -395,6 +419,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     adapters: tuple[AdapterInfo, ...] = ()
     host_pages: int = 0
     incarnation: int = 0
+    num_layers: int = 0
+    num_heads: int = 0
+    reads_attention: bool = False
 
     @property
     def page_kib(self) -> int:

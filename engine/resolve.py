@@ -27,6 +27,9 @@ CUDA_POOL_SHARE = 0.85
 MAX_CPU_POOL_BYTES = 2 * 2**30
 """Most that a CPU pool takes unless told otherwise."""
 
+MAX_EXTRA_BYTES = 2 * 2**30
+"""Weights that are loaded a second time without being asked, see `EngineConfig.attention_scores`."""
+
 CPU_BATCH_TOKENS = 512
 """Tokens of one step on a CPU: a chunk of prefill that keeps decoding lanes waiting for a fraction of a second."""
 

@@ -30,6 +30,7 @@ from engine.request import Distribution, GenerateRequest, Pooling, TokenLogprob
 from engine.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
+    from engine.attention.scores import Scores
     from engine.contexts.hosting import Plan
     from engine.scheduling.batch import LaneResult
 
@@ -81,6 +82,7 @@ class Sequence:
         reads: Slots that are read out, rising.
         first_read: Number of the first of them among all rows of its pass.
         rows: Those read so far.
+        attention: What rows attend to, as far as that is known.
         take_until: A token drawn at this position or later is proposed only; see `engine.scheduling.stepping`.
         proposal: The token proposed, until the caller has said what to take.
         ahead: Draws behind the proposal, as if it were taken.
@@ -127,6 +129,7 @@ class Sequence:
     reads: TokenList[int] = ()
     first_read: int = 0
     rows: list[Distribution] = field(default_factory=list)
+    attention: list[Scores] = field(default_factory=list)
     proposal: int | None = None
     ahead: list[LaneResult] = field(default_factory=list)
     num_shown: int = 0

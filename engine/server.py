@@ -12,13 +12,11 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import msgspec
 import zmq
 
-from engine.constraints.constraint import Constraint
 from engine.contexts.commands import (
     AppendTokens,
     ContextCommand,
@@ -36,7 +34,7 @@ from engine.contexts.commands import (
 )
 from engine.errors import EngineError, QueueFull, SequenceNotFound
 from engine.kv.commands import SetCeilings, SetShares
-from engine.loop import EngineLoop
+from engine.loop import EngineLoop, Prepared
 from engine.messages import (
     Abort,
     Advance,
@@ -101,7 +99,7 @@ class _Preparing:
 
     gateway: _Gateway
     request: GenerateRequest
-    prepared: Future[Constraint]
+    prepared: Prepared
 
 
 class EngineServer:
@@ -255,12 +253,12 @@ class EngineServer:
         self._route(self._loop.obey(command))
 
     def _take(self, gateway: _Gateway, request: GenerateRequest) -> None:
-        """Hands a request to the loop, at once or when its constraint is compiled."""
+        """Hands a request to the loop, at once or when what it needs is made ready."""
         wanted = (request.context_id, *request.lane_ids) if request.context_id else ()
         if not gateway.contexts.issuperset(wanted):
             gateway.frame.refused.append(Refusal(request.request_id, report(SequenceNotFound("no such context"))))
             return
-        if request.constraint is None:
+        if request.constraint is None and request.attention is None:
             self._submit(gateway, request, None)
             return
         try:
@@ -276,7 +274,7 @@ class EngineServer:
             return
         self._preparing[request.request_id] = _Preparing(gateway, request, prepared)
 
-    def _submit(self, gateway: _Gateway, request: GenerateRequest, prepared: Future[Constraint] | None) -> None:
+    def _submit(self, gateway: _Gateway, request: GenerateRequest, prepared: Prepared | None) -> None:
         try:
             self._loop.submit(request, prepared)
         except EngineError as error:
@@ -287,7 +285,7 @@ class EngineServer:
             self._owners[request.request_id] = gateway
 
     def _submit_prepared(self) -> None:
-        """Hands over the requests whose constraints are compiled by now."""
+        """Hands over the requests for which all is ready by now."""
         for request_id, preparing in tuple(self._preparing.items()):
             if preparing.prepared.done():
                 del self._preparing[request_id]

@@ -218,4 +218,5 @@ def _merge(waiting: TokenEvent, event: TokenEvent) -> None:
     waiting.num_accepted += event.num_accepted
     waiting.probes += event.probes
     waiting.rows += event.rows
+    waiting.attention += event.attention
     waiting.num_wanted = event.num_wanted

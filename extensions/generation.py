@@ -31,6 +31,7 @@ class Generation:
 
     Attributes:
         probes: What a device program noted down so far, an entry for each token that the engine has drawn.
+        attention: What was asked for of it; see `TokenEvent`.
 
         async with await context.generate(options) as generation:
             async for step in generation:
@@ -54,6 +55,7 @@ class Generation:
         self._closing: asyncio.Future[None] | None = None
         self._span = GenerationSpan(len(prompt_ids), options.n)
         self.probes: list[Probes] = []
+        self.attention: list[bytes] = []
 
     @property
     def usage(self) -> Usage:
@@ -123,6 +125,8 @@ class Generation:
             raise errors.EngineError("the request failed") if event.error is None else rebuild(event.error)
         if event.probes:
             self.probes += event.probes
+        if event.attention:
+            self.attention += event.attention
         step = self._continuations[event.index].feed(event)
         is_about_prompt = event.num_cached_tokens is not None or event.prompt_logprobs is not None
         return self._with_prompt(event, step) if is_about_prompt else step

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ from engine.contexts.edits import Edit
 from engine.errors import InvalidRequest, SequenceNotFound
 from engine.forward.shapes import Shape
 from engine.leases.lease import OnPressure
-from engine.request import GenerateRequest, LanePass, Readout, TokenLogprob
+from engine.request import AttentionSpec, GenerateRequest, LanePass, Readout, TokenLogprob
 from engine.sampling.params import SamplingParams
 from extensions.generation import Generation
 from extensions.held_stream import HeldStream
@@ -28,6 +28,13 @@ from extensions.scoring import gather_all, read_logprobs, read_rows
 from extensions.stepped import Distribution, SteppedGeneration
 
 __all__ = ["LiveContext", "Mark"]
+
+
+class LookedAt(NamedTuple):
+    """What is found behind rows: their distributions, and what they attend to if that is asked; see `TokenEvent`."""
+
+    distributions: list[Distribution]
+    attention: list[bytes]
 
 
 class LiveContext(History):
@@ -205,7 +212,8 @@ class LiveContext(History):
         """
         (branch,) = self.fork()
         try:
-            return await branch.look_once(token_ids, rows, positions=positions, sights=sights, readout=readout)
+            looked = await branch.look_once(token_ids, rows, positions=positions, sights=sights, readout=readout)
+            return looked.distributions
         finally:
             branch.release()
 
@@ -217,15 +225,20 @@ class LiveContext(History):
         positions: Sequence[int] | None = None,
         sights: Sequence[bytes] = (),
         readout: Readout,
-    ) -> list[Distribution]:
-        """The same on a context that nobody needs afterwards: it is to be released then. See `look`."""
+        attention: AttentionSpec | None = None,
+    ) -> LookedAt:
+        """The same on a context that nobody needs afterwards: it is to be released then. See `look`.
+
+        With `attention` it tells too what those rows attend to.
+        """
         shape = self.shape_of(token_ids, positions, sights)
         wanted = LanePass([self.length + row for row in rows], shape)
         self.append(token_ids)
-        options = GenerateOptions(sampling=SamplingParams(max_tokens=0))
+        options = GenerateOptions(sampling=SamplingParams(max_tokens=0), attention=attention)
         stream = await self._submit(options, readout=readout, passes=[wanted])
         stream.on_close = lambda: self._take_in(stream, 0)
-        return [Distribution.from_engine(one) for one in await read_rows(stream)]
+        found, attended = await read_rows(stream)
+        return LookedAt([Distribution.from_engine(one) for one in found], attended)
 
     def shape_of(
         self, token_ids: Sequence[int], positions: Sequence[int] | None, sights: Sequence[bytes]
@@ -393,6 +406,7 @@ class LiveContext(History):
             constraint=options.constraint,
             program=options.program,
             drafter=options.drafter,
+            attention=options.attention,
             stepped=stepped,
             readout=readout,
             passes=list(passes),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from engine.request import ConstraintSpec, DrafterSpec, ProgramSpec
+from engine.request import AttentionSpec, ConstraintSpec, DrafterSpec, ProgramSpec
 from engine.sampling.params import SamplingParams
 from extensions.thinking import Markers
 
@@ -38,6 +38,7 @@ class GenerateOptions:
         drafter: Guesses tokens that are verified together; nothing of the text depends on it.
         on_wanted: Told when the engine waits for a guess of the caller's: where to give it, and how many tokens it may
             have. Only for live contexts.
+        attention: Tell what the last token of the history, or rows of a pass, attend to.
         adapter: Name of the adapter that continues it; empty for the model alone. A live context has its own.
         until: Makes a watch for each continuation, which is told of its text as it comes and says where in that the
             continuation is to end, or None.
@@ -59,6 +60,7 @@ class GenerateOptions:
     drafter: DrafterSpec | None = None
     on_wanted: Callable[[HeldStream, int], None] | None = None
     until: Callable[[], Callable[[str], int | None]] | None = None
+    attention: AttentionSpec | None = None
 
 
 class TokenAlternative(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,22 @@ class PassLane:
     proposals: Sequence[Proposal] = ()
 
 
-async def draw_from_rows(lanes: Sequence[PassLane], options: GenerateOptions) -> tuple[int, Mapping[str, Probe]]:
+@dataclass(frozen=True, slots=True)
+class RowDraw:
+    """What came of a pass.
+
+    Attributes:
+        token_id: What the program drew.
+        probes: What it noted down.
+        attention: What the rows attend to, if that was asked; see `TokenEvent`.
+    """
+
+    token_id: int
+    probes: Mapping[str, Probe]
+    attention: Sequence[bytes] = ()
+
+
+async def draw_from_rows(lanes: Sequence[PassLane], options: GenerateOptions) -> RowDraw:
     """The token that a program draws from the rows of a pass, and what it notes down.
 
     Args:
@@ -55,7 +70,7 @@ async def draw_from_rows(lanes: Sequence[PassLane], options: GenerateOptions) ->
             branch.release()
 
 
-async def draw_once(lanes: Sequence[PassLane], options: GenerateOptions) -> tuple[int, Mapping[str, Probe]]:
+async def draw_once(lanes: Sequence[PassLane], options: GenerateOptions) -> RowDraw:
     """The same on contexts that nobody needs afterwards: they are to be released then. See `draw_from_rows`."""
     passes = []
     for lane in lanes:
@@ -69,5 +84,6 @@ async def draw_once(lanes: Sequence[PassLane], options: GenerateOptions) -> tupl
             if step.finish_reason == "abort":
                 break
             if step.token_ids:
-                return step.token_ids[0], (generation.probes[0] if generation.probes else {})
+                probes = generation.probes[0] if generation.probes else {}
+                return RowDraw(step.token_ids[0], probes, generation.attention)
     raise EngineStopped("the engine gave a pass up")

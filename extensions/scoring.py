@@ -34,8 +34,8 @@ async def read_logprobs(stream: EventStream) -> list[TokenLogprob]:
     raise errors.EngineStopped("the engine ended a request before its end")
 
 
-async def read_rows(stream: EventStream) -> list[Distribution]:
-    """The distributions that a request for rows gives; closes its stream.
+async def read_rows(stream: EventStream) -> tuple[list[Distribution], list[bytes]]:
+    """The distributions that a request for rows gives, and what they attend to if it asks; closes its stream.
 
     Raises:
         EngineStopped: The engine is gone.
@@ -46,7 +46,7 @@ async def read_rows(stream: EventStream) -> list[Distribution]:
             if event.error is not None:
                 raise rebuild(event.error)
             if event.finish_reason is not None:
-                return event.rows
+                return event.rows, event.attention
     finally:
         await stream.aclose()
     raise errors.EngineStopped("the engine ended a request before its end")

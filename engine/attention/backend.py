@@ -55,12 +55,14 @@ class AttentionStep:
         plan: What `backend.plan` returned.
         storage: K and V of all layers.
         slots: [T] int64.
+        writes: The rows' K and V are to be stored; False where they are there already.
     """
 
     backend: AttentionBackend
     plan: Any
     storage: KVStorage
     slots: torch.Tensor
+    writes: bool = True
 
 
 class AttentionBackend(Protocol):

@@ -65,14 +65,19 @@ class Decoder:
             slots=inputs.layout.slots,
         )
         with torch.inference_mode():
-            cos, sin = self._rotary.angles(inputs.positions)
-            hidden = self._embedding.index_select(0, inputs.token_ids).float()
-            adapted = adapter_rows(self._adapters, inputs) if inputs.adapters else ()
-            for layer in self._layers:
-                layer.forward(hidden, cos, sin, attention, adapted)
+            hidden = self.go_through(inputs, attention)
             if inputs.hidden is not None:
                 inputs.hidden.states.copy_(self._read(hidden, inputs.hidden.rows))
             return self._head(self._read(hidden, inputs.readout_rows))
+
+    def go_through(self, inputs: StepInputs, attention: AttentionStep) -> torch.Tensor:
+        """The residual stream [T, E] float32 behind all layers, which attend as they are told."""
+        cos, sin = self._rotary.angles(inputs.positions)
+        hidden = self._embedding.index_select(0, inputs.token_ids).float()
+        adapted = adapter_rows(self._adapters, inputs) if inputs.adapters else ()
+        for layer in self._layers:
+            layer.forward(hidden, cos, sin, attention, adapted)
+        return hidden
 
     def _read(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """What the final norm makes of some rows of the residual stream."""
@@ -129,7 +134,8 @@ class _Layer:
         if self._qk_norm is not None:
             heads = head_norm(heads, self._qk_norm, config.norm_eps)
         rotated = rotate(heads, cos, sin).to(storage.read_dtype)
-        storage.write(self._index, rotated[:, config.num_heads :], projected[:, num_rotated:], step.slots)
+        if step.writes:
+            storage.write(self._index, rotated[:, config.num_heads :], projected[:, num_rotated:], step.slots)
         query = rotated[:, : config.num_heads]
         attended = step.backend.run(
             self._index, query, storage, step.plan, scale=self._scale, sliding_window=config.sliding_window

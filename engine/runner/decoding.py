@@ -72,4 +72,6 @@ def only_decodes(batch: Batch) -> bool:
     """True if every lane computes one token and draws, from a history as it came and with the model's own weights."""
     if batch.num_tokens != len(batch.lanes) or batch.num_edited or batch.num_adapted or batch.num_drafts:
         return False
+    if batch.num_attended:
+        return False
     return all(lane.samples and not (lane.reads_prompt or lane.pools or lane.reads) for lane in batch.lanes)

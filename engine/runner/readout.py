@@ -13,6 +13,7 @@ from typing import overload
 import msgspec
 import torch
 
+from engine.attention.scores import Scores
 from engine.request import Distribution, Probes, TokenLogprob
 from engine.runner.inputs import StagedStep
 from engine.runner.pooling import Sums
@@ -43,6 +44,7 @@ class StepResults(msgspec.Struct, frozen=True, eq=False):
         further: Tokens behind guesses that were right: by depth, then by lane, with log-probabilities if one asked.
         probes: By place in the batch, what programs noted down.
         rows: By place in the batch, distributions behind rows of a pass.
+        attention: By place in the batch, what rows attend to.
     """
 
     token_ids: list[int]
@@ -53,6 +55,7 @@ class StepResults(msgspec.Struct, frozen=True, eq=False):
     probes: Mapping[int, Probes]
     rows: Mapping[int, Sequence[Distribution]]
     further: Sequence[tuple[Sequence[int], list[int], LogprobRows | None]] = ()
+    attention: Mapping[int, Sequence[Scores]] = {}
 
 
 class StepOutcome(msgspec.Struct, kw_only=True, eq=False):
@@ -62,7 +65,7 @@ class StepOutcome(msgspec.Struct, kw_only=True, eq=False):
         token_ids: [S] integers drawn; None if no lane samples.
         logprobs: Of those, if any lane asked.
         prompts: One for each of `StagedStep.prompt_readouts`.
-        pooled, distributions, probes, rows: See `StepResults`; they are on the host already.
+        pooled, distributions, probes, rows, attention: See `StepResults`; they are on the host already.
         waves: Places in the batch, tokens drawn behind guesses that were right, and their log-probabilities.
         arrival: Tells when the step has ended and all tensors have come; None if it has already.
     """
@@ -76,6 +79,7 @@ class StepOutcome(msgspec.Struct, kw_only=True, eq=False):
     rows: Mapping[int, Sequence[Distribution]]
     waves: Sequence[tuple[Sequence[int], torch.Tensor, Logprobs | None]]
     arrival: torch.cuda.Event | None = None
+    attention: Mapping[int, Sequence[Scores]] = {}
 
     def wait(self) -> StepResults:
         """Waits for the tensors, and reads them."""
@@ -90,6 +94,7 @@ class StepOutcome(msgspec.Struct, kw_only=True, eq=False):
             probes=self.probes,
             rows=self.rows,
             further=[(places, tokens.tolist(), _read(found)) for places, tokens, found in self.waves],
+            attention=self.attention,
         )
 
 
@@ -103,6 +108,7 @@ def fetch(
     probes: Mapping[int, Probes] | None = None,
     rows: Mapping[int, Sequence[Distribution]] | None = None,
     waves: Sequence[Wave] = (),
+    attention: Mapping[int, Sequence[Scores]] | None = None,
 ) -> StepOutcome:
     """Asks for a step's outcome on the host.
 
@@ -110,7 +116,7 @@ def fetch(
         device: Where it was computed.
         sampled: Tokens drawn, if any lane samples.
         prompts: Log-probabilities for each of `StagedStep.prompt_readouts`.
-        pooled, distributions, probes, rows: What is on the host already.
+        pooled, distributions, probes, rows, attention: What is on the host already.
         waves: Tokens drawn behind guesses that were right.
     """
     outcome = StepOutcome(
@@ -122,6 +128,7 @@ def fetch(
         probes=probes or {},
         rows=rows or {},
         waves=[(wave.places, to_host(wave.sampled.token_ids), _to_host(wave.sampled.logprobs)) for wave in waves],
+        attention=attention or {},
     )
     if device.type == "cuda":
         outcome.arrival = torch.cuda.current_stream(device).record_event()
@@ -149,8 +156,10 @@ def _to_host(found: Logprobs | None) -> Logprobs | None:
 def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
     """One result a lane, in order."""
     sampling = staged.readouts.sampling
-    is_plain = results.logprobs is None and not (
-        results.prompts or results.distributions or results.further or results.probes or results.rows
+    is_plain = (
+        results.logprobs is None
+        and not (results.prompts or results.distributions or results.further or results.probes or results.rows)
+        and not results.attention
     )
     if is_plain and len(sampling) == len(staged.batch.lanes):
         return [LaneResult(token_id) for token_id in results.token_ids]
@@ -178,6 +187,7 @@ def lane_results(staged: StagedStep, results: StepResults) -> list[LaneResult]:
             further.get(place, ()),
             results.probes.get(place),
             results.rows.get(place, ()),
+            results.attention.get(place, ()),
         )
         for place in range(len(staged.batch.lanes))
     ]

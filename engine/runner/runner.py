@@ -8,10 +8,13 @@ of the model that could be done elsewhere: inputs are staged by whoever submits,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 import torch
 
+from engine.attention.reader import AttentionReader
+from engine.attention.scores import Scores
 from engine.constraints.masks import StepMasks
 from engine.kv.storage import KVStorage
 from engine.kv.tiers import HostStore, Transfer, split
@@ -46,6 +49,7 @@ class ModelRunner:
         team: Threads that native sampling spreads over; see `Sampler`.
         host: K and V in host memory, if there is any.
         decode: Computes steps of decoding lanes in a way of its own, if the device has one.
+        reader: Finds out what rows attend to, if that can be.
     """
 
     def __init__(
@@ -58,7 +62,9 @@ class ModelRunner:
         team: object | None = None,
         host: HostStore | None = None,
         decode: DecodeStep | None = None,
+        reader: AttentionReader | None = None,
     ) -> None:
+        self._reader = reader
         self._model = model
         self._decode = decode
         self._storage = storage
@@ -74,6 +80,11 @@ class ModelRunner:
         staged = self._stager.stage(batch)
         wait = self._thread.submit(partial(self._prepare, staged), partial(self._compute, staged))
         return lambda: lane_results(staged, wait().wait())
+
+    def prepare_attention(self) -> Future[None] | None:
+        """Has ready what reads attention, beside the steps; None if there is nothing to wait for."""
+        assert self._reader is not None
+        return self._reader.prepare()
 
     def close(self) -> None:
         """Waits for what was submitted and lets go of the thread. Idempotent."""
@@ -101,8 +112,9 @@ class ModelRunner:
         hidden = None if staged.inputs is None else staged.inputs.hidden
         pooled = {} if hidden is None else sum_states(staged.pooled, hidden.states)
         behind = self._describe_rows(staged, logits) if staged.readouts.passes else {}
+        attention = self._attended(staged) if staged.batch.num_attended else {}
         if not staged.sample_lanes:
-            return fetch(device, None, prompts=prompts, pooled=pooled, rows=behind)
+            return fetch(device, None, prompts=prompts, pooled=pooled, rows=behind, attention=attention)
         rows = logits if staged.sample_rows is None else logits.index_select(0, staged.sample_rows)
         all_masks = None if staged.batch.masks is None else staged.batch.masks.take()
         masks = None if all_masks is None else _masks(staged, all_masks)
@@ -119,6 +131,7 @@ class ModelRunner:
             probes=noted,
             rows=behind,
             waves=waves,
+            attention=attention,
         )
 
     def _draw_whole(self, staged: StagedStep, decode: StagedDecode) -> ProgramStep | None:
@@ -140,6 +153,14 @@ class ModelRunner:
             return self._decode.forward(staged.decode)
         assert staged.inputs is not None
         return self._model.forward(staged.inputs)
+
+    def _attended(self, staged: StagedStep) -> dict[int, list[Scores]]:
+        """By place in the batch, what rows attend to."""
+        assert self._reader is not None
+        assert staged.inputs is not None
+        lanes = staged.batch.lanes
+        wanted = [(place, lane.attends) for place, lane in enumerate(lanes) if lane.attends is not None]
+        return self._reader.read(staged.inputs, wanted)
 
     def _noted(self, staged: StagedStep) -> dict[int, Probes]:
         """By place in the batch, what programs noted down."""

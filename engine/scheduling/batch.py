@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from engine.attention.scores import Attends, Scores
 from engine.constraints.masks import MaskHandover
 from engine.drafting.offers import Offer
 from engine.kv.manager import PageCopy
@@ -63,6 +64,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
         positions: [num_tokens] int64, rotary positions of its rows; None for those of their slots.
         drafts: Guessed tokens that it computes behind the one to compute, to draw behind each that proves right.
         offers: What each of them was drawn from, if they were.
+        attends: Which of its rows are asked what they attend to.
     """
 
     sequence: Sequence
@@ -85,6 +87,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
     positions: npt.NDArray[np.int64] | None = None
     drafts: ListOf[int] = ()
     offers: ListOf[Offer] = ()
+    attends: Attends | None = None
 
     @property
     def stop(self) -> int:
@@ -107,6 +110,7 @@ class Batch:
         num_readouts: Lanes whose distribution is wanted.
         num_adapted: Lanes that have an adapter.
         num_drafts: Guessed tokens among the tokens.
+        num_attended: Lanes that are asked what they attend to.
         is_awaited: Somebody in it can only go on once its tokens are known, so that the next step begins after it.
         masks: How those lanes' masks come to the device, if there are any.
     """
@@ -121,6 +125,7 @@ class Batch:
     num_readouts: int = 0
     num_adapted: int = 0
     num_drafts: int = 0
+    num_attended: int = 0
     is_awaited: bool = False
     masks: MaskHandover | None = None
 
@@ -153,6 +158,7 @@ class LaneResult(msgspec.Struct, frozen=True, gc=False):
         further: Tokens drawn behind guesses that were right, with their log-probabilities if asked for; one a guess.
         probes: What the program that drew it noted down, if it does.
         rows: Distributions behind the rows wanted.
+        attention: What the rows wanted attend to, or one sum.
     """
 
     token_id: int | None = None
@@ -163,3 +169,4 @@ class LaneResult(msgspec.Struct, frozen=True, gc=False):
     further: ListOf[tuple[int, TokenLogprob | None]] = ()
     probes: Probes | None = None
     rows: ListOf[Distribution] = ()
+    attention: ListOf[Scores] = ()

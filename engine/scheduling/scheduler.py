@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as ListOf
 
 from engine.adapters.table import AdapterTable
+from engine.attention.scores import add_scores
 from engine.constraints.constraint import Constraint, ConstraintBroken, TokenMask
 from engine.constraints.masks import MaskHandover, Masks
 from engine.contexts.held import HeldContext
@@ -24,11 +25,12 @@ from engine.drafting.masks import draft_masks
 from engine.drafting.offers import Offer
 from engine.drafting.planning import DraftPlanner
 from engine.errors import EngineError, InvalidRequest, ProgramFailed, QueueFull, QuotaExceeded, SequenceNotFound
+from engine.forward.attended import attended_rows
 from engine.forward.lockstep import LaneGroup, portions
 from engine.forward.sights import positions_of
+from engine.forward.verified import pass_offers
 from engine.kv.block_table import BlockTable
 from engine.kv.ceilings import Ceilings
-from engine.forward.verified import pass_offers
 from engine.kv.manager import KVManager, PageCopy
 from engine.kv.tiers import HostTier
 from engine.programs.binding import BoundProgram
@@ -693,6 +695,9 @@ class Scheduler:
             first, last = bisect_left(sequence.reads, lane.start), bisect_left(sequence.reads, lane.stop)
             lane.reads = [slot - lane.start for slot in sequence.reads[first:last]]
             lane.first_read = sequence.first_read + first
+        if sequence.request.attention is not None:
+            lane.attends = attended_rows(sequence.request, lane, context)
+            batch.num_attended += lane.attends is not None
 
     def _park_one(self) -> bool:
         """Lets a paused sequence wait for its turn, with its pages in its context; False if none has any."""
@@ -718,6 +723,7 @@ class Scheduler:
         sequence.ahead = sequence.ahead[: max(sequence.num_shown - 1, 0)]
         sequence.prompt_logprobs = []
         sequence.rows = []
+        sequence.attention = []
         sequence.pooled = None
         self._roster.suspend(sequence)
         if sequence.request.stepped:
@@ -738,6 +744,8 @@ class Scheduler:
             sequence.prompt_logprobs.extend(result.prompt_logprobs)
         if result.rows:
             sequence.rows.extend(result.rows)
+        if result.attention and sequence.request.attention is not None:
+            add_scores(sequence.attention, result.attention, sequence.request.attention)
         if result.pooled is not None:
             sequence.pool(result.pooled)
         if lane.start < sequence.num_prompt:
@@ -774,6 +782,8 @@ class Scheduler:
             event.num_drafted, event.num_accepted = len(lane.drafts), len(result.further)
         if result.probes is not None:
             event.probes = [result.probes]
+        if sequence.attention:
+            event.attention = [one.astype("<f4").tobytes() for one in sequence.attention]
         if event.finish_reason is None and isinstance(sequence.drafter, GivenGuesses):
             event.num_wanted = self._drafts.most(sequence)
             if event.num_wanted:
@@ -797,6 +807,7 @@ class Scheduler:
         event = self._append(group.first, [result.token_id])
         if result.probes is not None:
             event.probes = [result.probes]
+        event.attention = [one.astype("<f4").tobytes() for member in group.members for one in member.attention]
         return event
 
     def _append(self, sequence: Sequence, token_ids: list[int]) -> TokenEvent:
@@ -826,6 +837,7 @@ class Scheduler:
         event = make_event(sequence, [], finish_reason=FinishReason.LENGTH)
         event.embedding = sequence.embedding()
         event.rows = sequence.rows
+        event.attention = [one.astype("<f4").tobytes() for one in sequence.attention]
         return self._end_by(event, sequence)
 
     def _end_by(self, event: TokenEvent, sequence: Sequence, *, keep: bool = True) -> TokenEvent:

@@ -145,6 +145,15 @@ class ScriptContext:
         _check_integers(start=start, stop=stop)
         self._history.forget(start, stop)
 
+    async def tokens(self, start: int = 0, stop: int | None = None) -> list[int]:
+        """Tokens of the history."""
+        length = self._history.live.length
+        end = length if stop is None else stop
+        _check_integers(start=start, stop=end)
+        if not 0 <= start <= end <= length:
+            raise invalid(f"start and stop must lie within 0 and {length}, got {start} to {end}")
+        return self._history.live.token_ids[start:end]
+
     async def info(self) -> ContextInfo:
         """What it is and costs."""
         live = self._history.live

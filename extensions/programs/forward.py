@@ -15,6 +15,7 @@ from engine.programs.verify_rules import VERIFY_RULES
 from engine.request import Probe, ProgramSpec, Readout
 from extensions.output import GenerateOptions
 from extensions.programs.ahead import single_draw
+from extensions.programs.attention import AttentionAsked, ScriptAttention, read_attention
 from extensions.programs.drafting import read_proposals
 from extensions.programs.faults import fault, invalid
 from extensions.programs.generating import probes_by_name
@@ -38,11 +39,13 @@ class Drawn:
         tokens: In order.
         finish_reason: `length` if there were as many as were asked for.
         probes: What the program noted down: one value a token, by name.
+        attention: What the last token of each history attended to, if that was asked; see `TokenEvent`.
     """
 
     tokens: list[int]
     finish_reason: Literal["stop", "length"]
     probes: Mapping[str, list[Probe]]
+    attention: Sequence[bytes] = ()
 
 
 class ScriptPass:
@@ -54,11 +57,13 @@ class ScriptPass:
         probes: Mapping[str, Probe],
         rows: Sequence[ScriptDistribution] = (),
         folded: Sequence[int] = (),
+        attention: Sequence[ScriptAttention] = (),
     ) -> None:
         self.token = NO_TOKEN if token is None else token
         self.probes = dict(probes)
         self.rows = list(rows)
         self.folded = list(folded)
+        self.attention = list(attention)
 
 
 class ScriptForward:
@@ -76,6 +81,7 @@ class ScriptForward:
         self._rows: Rows | None = None
         self._fold: object = "none"
         self._readout = Readout(64)
+        self._attention: AttentionAsked | None = None
 
     # -- what a script may call -------------------------------------------------------------------------------------
 
@@ -148,15 +154,32 @@ class ScriptForward:
                 raise invalid("q is what a guess was drawn from: it is for a program that judges one (verify)")
         self._program, self._q = program, q
 
+    async def on_attention(
+        self,
+        *,
+        reduce: Literal["mean", "max"] = "mean",
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        total: bool = False,
+        top: int = 64,
+    ) -> None:
+        """What the rows read attend to is told too."""
+        self._attention = read_attention(self._scope, reduce=reduce, layers=layers, heads=heads, total=total, top=top)
+
     async def run(self, *, seed: int | None = None) -> ScriptPass:
         """One pass."""
+        asked = self._attention
         if self._rows is None:
-            drawn = await self.draw(single_draw(self._scope, seed))
-            return ScriptPass(drawn.tokens[0], {name: values[0] for name, values in drawn.probes.items()})
+            drawn = await self.draw(single_draw(self._scope, seed), attention=asked)
+            before = [context.history.live.length - 1 for context in self._contexts]
+            attention = [] if asked is None else asked.read(drawn.attention, before)
+            probes = {name: values[0] for name, values in drawn.probes.items()}
+            return ScriptPass(drawn.tokens[0], probes, attention=attention)
         looked = await self._row_pass(self._rows).run(self._scope, _checked_seed(seed))
         is_whole = self._readout.top == -1
         rows = [ScriptDistribution(self._scope, one, is_whole=is_whole) for one in looked.distributions]
-        return ScriptPass(looked.token, looked.probes, rows, looked.folded)
+        attention = [] if asked is None else asked.read(looked.attention, looked.lengths)
+        return ScriptPass(looked.token, looked.probes, rows, looked.folded, attention)
 
     # -- what the run does ------------------------------------------------------------------------------------------
 
@@ -165,7 +188,7 @@ class ScriptForward:
         """It leaves its contexts as they are."""
         return self._rows is not None and keeps_nothing(self._fold)
 
-    async def draw(self, asked: Asked, *, emit: bool = False) -> Drawn:
+    async def draw(self, asked: Asked, *, emit: bool = False, attention: AttentionAsked | None = None) -> Drawn:
         """Passes until a stop, without the script in between.
 
         Raises:
@@ -174,6 +197,8 @@ class ScriptForward:
         """
         if self._rows is not None:
             raise invalid("only a pass of embed_next can run again and again: its tokens follow each other")
+        if self._attention is not attention:
+            raise invalid("attention is told of single passes: run or submit a pass that has on_attention")
         contexts, program = self._contexts, self._checked()
         scope = self._scope
         scope.planned(Feature.FORWARD)
@@ -183,6 +208,7 @@ class ScriptForward:
             num_left = scope.guard.decode_left + 1
             most = num_left if asked.max_tokens is None else min(asked.max_tokens, num_left)
             options = replace(asked, max_tokens=most, program=program).options(num_left=most, logprobs=None)
+            options = options if attention is None else replace(options, attention=attention.spec)
             options.sampling.validate(scope.engine.info.vocab_size)
             return await _draw(scope, contexts, options, emit=emit)
 
@@ -202,6 +228,7 @@ class ScriptForward:
             readout=self._readout,
             fold=read_fold(self._fold, rows.num_lanes),
             program=None if program is None else program.spec,
+            attention=None if self._attention is None else self._attention.spec,
         )
 
     def _guess_pass(self, rows: Rows, program: ScriptProgram) -> RowPass:
@@ -257,4 +284,9 @@ async def _draw(scope: RunScope, contexts: Sequence[ScriptContext], options: Gen
                 finish_reason = step.finish_reason
     scope.last_finish = ("".join(texts), finish_reason)
     tokens = first.token_ids[start:]
-    return Drawn(tokens=tokens, finish_reason=finish_reason, probes=probes_by_name(generation.probes, len(tokens)))
+    return Drawn(
+        tokens=tokens,
+        finish_reason=finish_reason,
+        probes=probes_by_name(generation.probes, len(tokens)),
+        attention=generation.attention,
+    )

@@ -42,7 +42,7 @@ class ScriptModel:
         self.page_tokens = info.page_size
         self.eos_token_ids = list(info.eos_token_ids)
         self.adapters = adapter_names(scope)
-        own = ("adapters",) if self.adapters else ()
+        own = (*(("adapters",) if self.adapters else ()), *(("attention",) if info.reads_attention else ()))
         self.capabilities = [*CAPABILITIES, *own, *scope.world.capabilities]
 
     async def require(self, capability: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from engine.request import Probe, ProgramSpec, Proposal, Readout
+from engine.request import AttentionSpec, Probe, ProgramSpec, Proposal, Readout
 from engine.sampling.params import SamplingParams
 from extensions.output import GenerateOptions
 from extensions.passes import PassLane, draw_once
@@ -33,12 +33,16 @@ class Looked:
         probes: What it noted down.
         distributions: Behind the rows read, in the script's order, if there is none.
         folded: Tokens that each context has gained.
+        attention: What the rows read attend to, in the script's order, or the sum of each lane's; see `TokenEvent`.
+        lengths: Slots of the history that each of them is of, rows included.
     """
 
     token: int | None = None
     probes: Mapping[str, Probe] = field(default_factory=dict)
     distributions: list[Distribution] = field(default_factory=list)
     folded: list[int] = field(default_factory=list)
+    attention: Sequence[bytes] = ()
+    lengths: Sequence[int] = ()
 
 
 def keeps_nothing(fold: object) -> bool:
@@ -58,6 +62,7 @@ class RowPass:
         fold: How many rows of each lane stay, None for all; or the probe that says so.
         program: Draws a token from the rows read, or judges the guess that they are.
         proposals: What the tokens of that guess were drawn from, if they were.
+        attention: Tell what the rows read attend to.
     """
 
     contexts: Sequence[ScriptContext]
@@ -66,6 +71,7 @@ class RowPass:
     fold: str | list[int | None]
     program: ProgramSpec | None
     proposals: Sequence[Proposal] = ()
+    attention: AttentionSpec | None = None
 
     async def run(self, scope: RunScope, seed: int | None) -> Looked:
         """Computes it.
@@ -88,53 +94,63 @@ class RowPass:
             counts = self._folds(lanes, None)
             scope.guard.count_prefill(len(self.rows.tokens))
             if self.program is None:
-                looked = Looked(distributions=await self._look(branches, lanes))
+                looked = await self._look(branches, lanes)
             else:
                 scope.guard.usage.num_generations += 1
-                token, probes = await self._draw(branches, lanes, self.program, seed)
+                looked = await self._draw(branches, lanes, self.program, seed)
                 scope.guard.count_decode(1)
-                looked = Looked(token=token, probes=probes)
-                counts = self._folds(lanes, probes)
+                counts = self._folds(lanes, looked.probes)
             for history, lane, count in zip(histories, lanes, counts, strict=True):
                 if count:
                     history.live.append(lane.tokens[:count])
-            return Looked(token=looked.token, probes=looked.probes, distributions=looked.distributions, folded=counts)
+            return replace(looked, folded=counts)
 
     async def _lanes(self, histories: Sequence[Sequence[int]]) -> list[LaneRows]:
         if self.rows.rule is None:
             return lane_rows(self.rows, histories)
         return await asyncio.to_thread(lane_rows, self.rows, histories)  # a rule takes a while
 
-    async def _look(self, branches: Sequence[LiveContext], lanes: Sequence[LaneRows]) -> list[Distribution]:
+    async def _look(self, branches: Sequence[LiveContext], lanes: Sequence[LaneRows]) -> Looked:
         places = self._places(lanes)
+        read = [sorted({place for at, place in places if at == number}) for number in range(len(lanes))]
         found = await gather_all(
             [
                 branch.look_once(
                     lane.tokens,
-                    sorted({place for at, place in places if at == number}),
+                    rows,
                     positions=lane.positions,
                     sights=lane.sights,
                     readout=self.readout,
+                    attention=self.attention,
                 )
-                for number, (branch, lane) in enumerate(zip(branches, lanes, strict=True))
+                for branch, lane, rows in zip(branches, lanes, read, strict=True)
             ]
         )
-        by_place: dict[tuple[int, int], Distribution] = {}
-        for number, distributions in enumerate(found):
-            read = sorted({place for at, place in places if at == number})
-            by_place |= {(number, place): one for place, one in zip(read, distributions, strict=True)}
-        return [by_place[place] for place in places]
+        distributions: dict[tuple[int, int], Distribution] = {}
+        attended: dict[tuple[int, int], bytes] = {}
+        for number, (one, rows) in enumerate(zip(found, read, strict=True)):
+            distributions |= {(number, row): each for row, each in zip(rows, one.distributions, strict=True)}
+            if one.attention:
+                attended |= {(number, row): each for row, each in zip(self._told(rows), one.attention, strict=True)}
+        return Looked(
+            distributions=[distributions[place] for place in places],
+            attention=[attended[place] for place in self._told_of(places)],
+            lengths=[branches[number].length for number, _ in self._told_of(places)],
+        )
 
     async def _draw(
         self, branches: Sequence[LiveContext], lanes: Sequence[LaneRows], program: ProgramSpec, seed: int | None
-    ) -> tuple[int, Mapping[str, Probe]]:
+    ) -> Looked:
         places = self._places(lanes)
         if sorted(set(places)) != places:
             raise invalid("a program reads rows in the order of lanes and slots: readout must rise so")
         options = GenerateOptions(
-            sampling=SamplingParams(max_tokens=1, seed=seed, ignore_eos=True), report_tokens=False, program=program
+            sampling=SamplingParams(max_tokens=1, seed=seed, ignore_eos=True),
+            report_tokens=False,
+            program=program,
+            attention=self.attention,
         )
-        return await draw_once(
+        drawn = await draw_once(
             [
                 PassLane(
                     context=branch,
@@ -148,6 +164,28 @@ class RowPass:
             ],
             options,
         )
+        # The token that was drawn is no part of what its rows could see.
+        lengths = [self.contexts[number].history.live.length + len(lanes[number].tokens) for number, _ in places]
+        told = self._told_of(places)
+        by_lane = {number: length for (number, _), length in zip(places, lengths, strict=True)}
+        return Looked(
+            token=drawn.token_id,
+            probes=drawn.probes,
+            attention=drawn.attention,
+            lengths=[by_lane[number] for number, _ in told],
+        )
+
+    def _told_of(self, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Lane and place of each row of which attention is told: the first of each lane where that is a sum."""
+        if self.attention is None:
+            return []
+        if not self.attention.total:
+            return list(places)
+        return [(number, min(row for at, row in places if at == number)) for number in sorted({at for at, _ in places})]
+
+    def _told(self, rows: Sequence[int]) -> Sequence[int]:
+        """The same of the rows of one lane."""
+        return rows[:1] if self.attention is not None and self.attention.total else rows
 
     def _places(self, lanes: Sequence[LaneRows]) -> list[tuple[int, int]]:
         """Lane and place of each row that is read."""

@@ -17,6 +17,7 @@ from pydantic_monty import ClassInstance, ClassType
 
 from extensions.journal.effects import value
 from extensions.journal.journal import Call
+from extensions.programs.attention import ScriptAttention, SlotScore
 from extensions.programs.children import ChildResult
 from extensions.programs.constraints import ScriptConstraint
 from extensions.programs.contexts import ContextInfo, ScriptContext, ScriptMark
@@ -106,7 +107,7 @@ TABLE: dict[type, Exposed] = {
     ),
     ScriptContext: Exposed(
         name="Context",
-        methods=CHANGING | {"info"},
+        methods=CHANGING | {"info", "tokens"},
         live=frozenset({"length"}),
         changing=CHANGING,
     ),
@@ -115,9 +116,11 @@ TABLE: dict[type, Exposed] = {
     ScriptConstraint: Exposed(name="Constraint"),
     ScriptProgram: Exposed(name="Program"),
     ScriptForward: Exposed(
-        name="Forward", methods=frozenset({"embed_next", "embed", "state", "mask"} | {"readout", "epilogue", "run"})
+        name="Forward",
+        methods=frozenset({"embed_next", "embed", "state", "mask"} | {"readout", "epilogue", "run", "on_attention"}),
     ),
-    ScriptPass: Exposed(name="Pass", attributes=("token", "probes", "rows", "folded")),
+    ScriptPass: Exposed(name="Pass", attributes=("token", "probes", "rows", "folded", "attention")),
+    ScriptAttention: Exposed(name="Attention", live=frozenset({"scores", "top", "omitted_mass"})),
     ScriptSubmitted: Exposed(name="Submitted", methods=frozenset({"result"})),
     ScriptPipeline: Exposed(
         name="Pipeline",
@@ -153,7 +156,9 @@ TABLE: dict[type, Exposed] = {
 }
 
 
-RECORDS: tuple[type, ...] = (Candidate, ChildResult, Choice, ContextInfo, Drafted, HttpResponse, TokenLogprob, Usage)
+RECORDS: tuple[type, ...] = (
+    *(Candidate, ChildResult, Choice, ContextInfo, Drafted, HttpResponse, SlotScore, TokenLogprob, Usage),
+)
 """Named tuples that cross as data."""
 
 # What a script prints of them, and what its errors say of them, has the names of the stubs.

@@ -278,6 +278,21 @@ class Forward:
         `Drafting.next`. Then `fold` may be "probe.kept", which is how many rows stand, and the token is the one behind.
         """
 
+    async def on_attention(
+        self,
+        *,
+        reduce: Literal["mean", "max"] = "mean",
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        total: bool = False,
+        top: int = 64,
+    ) -> None:
+        """`Pass.attention` tells what the rows that are read attend to, or after `embed_next` each lane's last token.
+
+        Of these `layers` and query `heads` (from 0, or from -1 from the end; None for all) it is the mean or the
+        greatest. `total` sums up the rows of each lane. `top` slots are listed by name.
+        """
+
     async def run(self, *, seed: int | None = None) -> Pass:
         """One pass. After `embed_next` the token is added to all histories, after `embed` what `fold` says."""
 
@@ -292,6 +307,24 @@ class Pass:
     """What the model expects behind each row that was read, if no program drew."""
     folded: list[int]
     """How many rows of each lane its history has gained, after `embed`."""
+    attention: list[Attention]
+    """With `on_attention`: for each row that was read, in that order, or for each lane with `total`."""
+
+class SlotScore(NamedTuple):
+    """How much a slot is attended to."""
+
+    slot: int
+    score: float
+
+class Attention:
+    """What a row attends to, or all rows of a lane together."""
+
+    scores: list[float]
+    """How much of it, 0..1 a row, goes to each slot: the n-th token of the history, and behind it the rows."""
+    top: list[SlotScore]
+    """The slots with most, best first."""
+    omitted_mass: float
+    """What all other slots have together."""
 
 class Submitted:
     """A pass on its way."""
@@ -415,6 +448,9 @@ class Context:
 
     async def forget(self, start: int, stop: int) -> None:
         """Takes tokens out as if they had never been there; what follows them is computed anew."""
+
+    async def tokens(self, start: int = 0, stop: int | None = None) -> list[int]:
+        """Tokens of the history, all or from `start` to `stop`; what is hidden or dropped counts too."""
 
     async def info(self) -> ContextInfo:
         """What it is and costs."""

@@ -58,6 +58,14 @@ class Step(enum.StrEnum):
     TORCH = "torch"
 
 
+class AttentionScores(enum.StrEnum):
+    """Whether programs may read what rows attend to."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
 class PoolingChoice(enum.StrEnum):
     """Hidden states that make an embedding."""
 
@@ -193,6 +201,14 @@ def serve(
     attention: Annotated[
         str, typer.Option(help="Attention backend of torch; `wye doctor` lists them.", rich_help_panel=_ENGINE)
     ] = "auto",
+    attention_scores: Annotated[
+        AttentionScores,
+        typer.Option(
+            envvar="WYE_ATTENTION_SCORES",
+            help="Let programs read attention. The native step then holds the weights twice: auto allows 2 GiB.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = AttentionScores.AUTO,
     kv_dtype: Annotated[
         KVDtype,
         typer.Option(
@@ -278,6 +294,7 @@ def serve(
             weights=weights.value,
             step=step.value,
             attention=attention,
+            attention_scores=attention_scores.value,
             max_model_len=max_model_len,
             kv=KVConfig(
                 num_pages=kv_pages,

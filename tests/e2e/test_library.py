@@ -77,6 +77,22 @@ CASES: dict[str, tuple[Body, Callable[[Body], bool]]] = {
         {"window": 32, "stride": 12, "max_tokens": 96, "temperature": 1.0, "seed": 7},
         stays_small,
     ),
+    "h2o": (
+        {"budget": 64, "recent": 24, "stride": 12, "max_tokens": 96, "temperature": 1.0, "seed": 7},
+        lambda one: stays_small(one) and result(one)["kept"] <= 96,
+    ),
+    "snapkv": (
+        {"budget": 16, "window": 8, "max_tokens": 12},
+        lambda one: (
+            text(one)
+            and result(one)["kept"] < result(one)["length"]
+            and result(one)["bytes"][1] < result(one)["bytes"][0]
+        ),
+    ),
+    "tova": (
+        {"budget": 48, "stride": 12, "max_tokens": 96, "temperature": 1.0, "seed": 7},
+        lambda one: stays_small(one) and result(one)["kept"] <= 64,
+    ),
     "beam_search": (
         {"beams": 3, "max_tokens": 8},
         lambda one: (

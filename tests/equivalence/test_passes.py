@@ -238,7 +238,8 @@ async def test_guesses_are_verified_by_a_program_over_rows(runtime: Runtime, num
     guesses = [token if at < num_right else (token + 1) % VOCAB for at, token in enumerate(truth[:3])]
     context = runtime.open_context(history[:-1])
     lane = PassLane(context=context, token_ids=[history[-1], *guesses], rows=range(4))
-    token, probes = await draw_from_rows([lane], drawing(VERIFY, d0=guesses[0], d1=guesses[1], d2=guesses[2]))
+    drawn = await draw_from_rows([lane], drawing(VERIFY, d0=guesses[0], d1=guesses[1], d2=guesses[2]))
+    token, probes = drawn.token_id, drawn.probes
     assert probes == {"accepted": num_right}
     assert token == truth[num_right]
     assert context.token_ids == history[:-1]
@@ -260,7 +261,7 @@ async def test_a_program_draws_from_rows_of_several_contexts(runtime: Runtime) -
             sights=sights,
         ),
     ]
-    token, _ = await draw_from_rows(lanes, drawing(source))
+    token = (await draw_from_rows(lanes, drawing(source))).token_id
     first = await contexts[0].look([7, 8, 9], [0, 2], readout=WHOLE)
     (second,) = await contexts[1].look([4, 5], [1], positions=[2, 2], sights=sights, readout=WHOLE)
     values = StepValues(

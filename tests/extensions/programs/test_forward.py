@@ -582,6 +582,91 @@ return [error, await pipe.run_ahead(fwd, 3, seed=5, stop=None)]
     assert len(tokens) == 3
 
 
+async def test_what_rows_attend_to_is_told_in_the_order_in_which_they_are_read(stage: Stage) -> None:
+    rows, turned, total, least = await value(
+        stage,
+        looking(
+            """
+def numbers(made):
+    return [one.scores for one in made.attention]
+
+fwd = lm.forward()
+await fwd.embed([20, 21, 22, 7], [0, 3, 4])
+await fwd.state([ctx, await lm.context("e f")])
+await fwd.readout([0, 2, 3])
+await fwd.on_attention(top=3)
+made = await fwd.run()
+rows = numbers(made)
+await fwd.readout([3, 0, 2, 0])
+turned = numbers(await fwd.run())
+await fwd.on_attention(total=True, layers=[-1, 0], heads=[1], reduce="max")
+total = numbers(await fwd.run())
+one = made.attention[1]
+return [rows, turned, total, [[each.slot for each in one.top], [each.score for each in one.top], one.omitted_mass]]
+"""
+        ),
+    )
+    length = len(rows[0])
+    assert [len(row) for row in rows] == [length, length, len(rows[2])]
+    assert all(sum(row) == pytest.approx(1.0, abs=1e-4) for row in rows)
+    assert rows[0][-2:] == [0.0, 0.0]  # what is written behind a row it does not see
+    assert turned == [pytest.approx(rows[at], abs=1e-5) for at in (2, 0, 1, 0)]
+    assert [len(row) for row in total] == [length, len(rows[2])]
+    slots, scores, omitted = least
+    assert scores == sorted(rows[1], reverse=True)[:3]
+    assert scores == [rows[1][slot] for slot in slots]
+    assert omitted == pytest.approx(1.0 - sum(scores), abs=1e-4)
+
+
+async def test_a_pass_that_draws_tells_what_each_lanes_last_token_attends_to(stage: Stage) -> None:
+    lengths, before, sums, token = await value(
+        stage,
+        guided(
+            """
+await fwd.on_attention()
+before = [one.length for one in (good, plain)]
+made = await fwd.run(seed=1)
+return [[len(one.scores) for one in made.attention], [one.length - 1 for one in (good, plain)],
+        [sum(one.scores) for one in made.attention], made.token]
+"""
+        ),
+    )
+    assert lengths == before
+    assert sums == pytest.approx([1.0, 1.0], abs=1e-4)
+    assert token >= 0
+
+
+async def test_what_is_attended_to_least_can_be_dropped_and_its_memory_is_free(stage: Stage) -> None:
+    before, after, scores, page = await value(
+        stage,
+        HEAD
+        + main_of(
+            """
+ctx = await lm.context([token for token in range(10, 106)])
+await ctx.prefill()
+page = lm.model.page_tokens
+before = (await ctx.info()).bytes
+fwd = lm.forward()
+await fwd.embed_next([ctx])
+await fwd.epilogue(await lm.program("def sample(logits):\\n    return argmax(logits)\\n"))
+await fwd.on_attention()
+scores = (await fwd.run()).attention[0].scores
+pages = sorted(range(5), key=lambda at: sum(scores[at * page : at * page + page]))
+for at in pages[:3]:
+    await ctx.drop(at * page, at * page + page)
+await ctx.prefill()
+after = (await ctx.info()).bytes
+now = (await fwd.run()).attention[0].scores
+return [before, after, [sum(now[at * page : at * page + page]) for at in pages], page]
+"""
+        ),
+    )
+    assert after <= before - 2 * before // 6
+    assert scores[:3] == [0.0, 0.0, 0.0]
+    assert all(score > 0 for score in scores[3:])
+    assert page == 16
+
+
 ROW = "fwd = lm.forward()\nawait fwd.embed([1])\nawait fwd.state([ctx])\n"
 
 REFUSED: dict[str, tuple[str, str]] = {
@@ -666,6 +751,21 @@ REFUSED: dict[str, tuple[str, str]] = {
         "await lm.pipeline().run_ahead(fwd, 5, constrain={'regex': '['})",
         "constraint_invalid",
     ),
+    "attention again and again": (
+        "fwd = lm.forward()\nawait fwd.embed_next([ctx])\nawait fwd.on_attention()\n"
+        "await fwd.epilogue(await lm.program('def sample(logits):\\n    return argmax(logits)\\n'))\n"
+        "await lm.pipeline().run_ahead(fwd, 3)",
+        "attention is told of single passes",
+    ),
+    "attention of a layer that is not there": (
+        "await lm.forward().on_attention(layers=[99])",
+        "invalid_argument: layers are numbered from 0 to",
+    ),
+    "attention of a head twice": ("await lm.forward().on_attention(heads=[0, 0])", "heads names one of them twice"),
+    "attention of no head": ("await lm.forward().on_attention(heads=[])", "heads must be a list"),
+    "a strange reduction": ("await lm.forward().on_attention(reduce='least')", "reduce must be"),
+    "too many slots by name": ("await lm.forward().on_attention(top=5000)", "top must be"),
+    "tokens that are not there": ("await ctx.tokens(0, 999)", "start and stop must lie within"),
     "an empty context": (
         "fwd = lm.forward()\nawait fwd.embed_next([ctx, await lm.context()])\n"
         "await fwd.epilogue(await lm.program('def sample(lanes):\\n    return argmax(lanes[1].logits)\\n'))\n"

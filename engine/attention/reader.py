@@ -1,0 +1,107 @@
+"""Who finds out what rows attend to: a decoder in torch with the weights of the model that serves.
+
+Where torch or the CUDA step serves, its weights are there already. The native step has its own form of them, so that
+the first request that asks has them loaded once more, in bfloat16, beside the engine's work; they stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.attention.backend import AttentionStep, LaneLayout
+from engine.attention.scores import Attends, Gather, ScoreBackend, Scores
+from engine.errors import InvalidRequest
+from engine.kv.storage import KVStorage
+from engine.models.step import StepInputs
+
+if TYPE_CHECKING:
+    from engine.models.decoder import Decoder
+
+log = logging.getLogger(__name__)
+
+
+class AttentionReader:
+    """Reads attention beside the steps of a model.
+
+    Args:
+        decoder: The decoder, where it is there already.
+        load: Brings it otherwise; called once, in a thread of its own, when it is first needed.
+        gather: Takes K and V out of pages that the model that serves has written; adapters are torch's everywhere.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder | None = None,
+        *,
+        load: Callable[[], Decoder] | None = None,
+        gather: Gather = KVStorage.gather,
+    ) -> None:
+        self._gather = gather
+        self._load = load
+        self._decoder = decoder
+        self._loading: Future[None] | None = None
+
+    def prepare(self) -> Future[None] | None:
+        """Has the decoder loaded, if it is not there; None if there is nothing to wait for."""
+        if self._decoder is not None:
+            return None
+        if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
+            self._loading = Future()
+            self._loading.set_running_or_notify_cancel()  # several wait for it: none of them can call it off
+            threading.Thread(target=self._run, args=(self._loading,), name="attention", daemon=True).start()
+        return self._loading
+
+    def _run(self, loading: Future[None]) -> None:
+        assert self._load is not None
+        try:
+            self._decoder = self._load()
+        except Exception as error:
+            log.warning("the weights to read attention with cannot be loaded", exc_info=error)
+            loading.set_exception(InvalidRequest(f"attention cannot be read here: {error}", "attention"))
+        else:
+            log.info("attention is read by torch from now on: the weights are held twice")
+            loading.set_result(None)
+
+    def read(self, inputs: StepInputs, wanted: Sequence[tuple[int, Attends]]) -> dict[int, list[Scores]]:
+        """What rows of a step that has been computed attend to. Waits for the device.
+
+        Args:
+            inputs: Of the step; K and V of its rows are stored.
+            wanted: Lanes of it, rising, and what is wanted of each.
+
+        Returns:
+            Scores by lane.
+        """
+        assert self._decoder is not None, "prepared before it is asked"
+        layout, storage = inputs.layout, inputs.storage
+        adapted = [bool(inputs.adapters) and inputs.adapters[lane] >= 0 for lane, _ in wanted]
+        backend = ScoreBackend(wanted, [KVStorage.gather if one else self._gather for one in adapted])
+        lanes = backend.plan(layout, storage)
+        rows = torch.tensor(
+            [layout.query_starts[lane] + row for lane, attends in wanted for row in attends.rows],
+            device=inputs.token_ids.device,
+        )
+        part = StepInputs(
+            token_ids=inputs.token_ids[rows],
+            positions=inputs.positions[rows],
+            layout=LaneLayout(
+                query_starts=list(accumulate((len(attends.rows) for _, attends in wanted), initial=0)),
+                context_lens=[layout.context_lens[lane] for lane, _ in wanted],
+                block_tables=[layout.block_tables[lane] for lane, _ in wanted],
+                slots=layout.slots[rows],
+            ),
+            storage=storage,
+            readout_rows=rows[:0],
+            adapters=[inputs.adapters[lane] for lane, _ in wanted] if inputs.adapters else (),
+        )
+        step = AttentionStep(backend=backend, plan=lanes, storage=storage, slots=part.layout.slots, writes=False)
+        with torch.inference_mode():
+            self._decoder.go_through(part, step)
+            return {lane: found.found() for (lane, _), found in zip(wanted, lanes, strict=True)}
