@@ -217,7 +217,8 @@ def test_a_demanded_call_may_follow_thinking_whose_markers_are_special_tokens(co
     source = call_grammar({"g": None}, is_parallel=False, thought=thought)
     constraint = compiler.compile(ConstraintSpec(kind=ConstraintKind.LARK, source=source)).result(60).fork()
     constraint.advance((MARK, *b"so {", HIDDEN))
-    assert held_from(constraint, '{"name": "g", "arguments": {}}') is None
+    assert not constraint.allows(ord("x"))
+    constraint.advance(encode('{"name": "g", "arguments": {}}'))
     assert constraint.is_complete
 
 
