@@ -6,6 +6,7 @@ import asyncio
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import httpx
 from playwright.async_api import Page, async_playwright
@@ -35,6 +36,39 @@ async def main(request, lm):
 """
 
 
+HOLDER = """
+async def main(request, lm):
+    ctx = await lm.context(request.messages)
+    await ctx.prefill()
+    branches = await ctx.fork(3)
+    for place, branch in enumerate(branches):
+        await branch.generate(max_tokens=40 + 60 * place)
+        await branch.retain(ttl_s=100 + 60 * place, max_bytes=2**30, value=0.3 + 0.3 * place, on_pressure="host")
+    await lm.sleep(100)
+"""
+
+
+async def keep(server: RunningServer, keys: list[str]) -> None:
+    """Has some KV kept in all the ways there are: by a program, as a prefix, for requests."""
+    base = server.url
+    handbook = [{"role": "system", "content": "You know the handbook of the harbour by heart. " * 40}]
+    talk = [{"role": "user", "content": "Tell me of the sea, of ships, and of the wind. " * 12}]
+    held: Any = {"messages": talk, "extension": {"source": HOLDER, "limits": {"wall_s": 110}}}
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {keys[2]}"}, timeout=ROOM_S) as client:
+        holding = asyncio.create_task(client.post(f"{base}/chat/completions", json=held))
+        try:
+            await client.post(f"{base}/prefixes", json={"name": "harbour/handbook", "messages": handbook, "ttl": 3600})
+            authorization = {"authorization": f"Bearer {keys[0]}"}
+            for value in (0.9, 0.6, 0.2):
+                body = {"messages": [*talk, {"role": "user", "content": f"{value}"}], "max_tokens": 60}
+                body["retention"] = {"ttl_s": 900 * value, "value": value}
+                await client.post(f"{base}/chat/completions", json=body, headers=authorization)
+            await asyncio.sleep(ROOM_S)
+        finally:
+            holding.cancel()
+            await asyncio.gather(holding, return_exceptions=True)
+
+
 async def load(server: RunningServer, key: str) -> None:
     """Keeps some requests of a tenant running."""
     body = {"messages": [{"role": "user", "content": "Tell a long story."}], "max_tokens": 1500, "temperature": 1.0}
@@ -57,9 +91,9 @@ async def tenants(server: RunningServer) -> list[str]:
     return keys
 
 
-async def take(page: Page, name: str) -> None:
+async def take(page: Page, name: str, *, full_page: bool = True) -> None:
     """Writes one picture."""
-    await page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+    await page.screenshot(path=PICTURES / f"{name}.png", full_page=full_page)
     print(f"wrote docs/pictures/{name}.png")
 
 
@@ -73,6 +107,16 @@ async def visit(server: RunningServer, keys: list[str]) -> None:
         await page.get_by_role("button", name="Continue").click()
         await page.wait_for_timeout(12_000)
         await take(page, "console-overview")
+        await page.get_by_role("link", name="Memory").click()
+        await page.wait_for_timeout(3_000)
+        await take(page, "console-memory")
+        await page.emulate_media(color_scheme="dark")
+        await page.set_viewport_size({"width": 390, "height": 844})
+        await page.get_by_role("slider").press("Home")
+        await page.wait_for_timeout(2_000)
+        await take(page, "console-memory-phone", full_page=False)
+        await page.emulate_media(color_scheme="light")
+        await page.set_viewport_size({"width": SIZE["width"], "height": SIZE["height"]})
         await page.get_by_role("link", name="Tenants").click()
         await page.wait_for_timeout(2_000)
         await take(page, "console-tenants")
@@ -98,6 +142,7 @@ async def main() -> int:
         with running_server("smollm2-135m", args=args, environment=environment, log_path=Path(state) / "log") as server:
             keys = await tenants(server)
             loads = [asyncio.create_task(load(server, keys[number])) for number in (0, 0, 0, 1)]
+            loads.append(asyncio.create_task(keep(server, keys)))
             try:
                 await visit(server, keys)
             finally:

@@ -2,14 +2,11 @@
 
 import { call } from "./api.js";
 import { bytes, card, colour, duration, el, fill, svg, table, whole } from "./dom.js";
+import { CACHED, FREE, WAYS, decoded, grounds, paint } from "./pages.js";
 
 export const name = "memory";
 export const title = "Memory";
 
-const FREE = -1;
-const CACHED = -2;
-const TALL = 340;
-const GAP = 14;
 const KINDS = {
   request: "request",
   context: "context of a program",
@@ -17,26 +14,6 @@ const KINDS = {
   kept: "kept for a request",
   others: "smaller ones together",
 };
-/** What cells can be coloured by: the weight of a cell's colour, 0 to 1, and what that means. */
-const WAYS = {
-  payer: { label: "who pays", says: "A dot: under a lease." },
-  idle: {
-    label: "how long idle",
-    says: "The paler, the longer nobody computes on it: seconds, minutes, longer.",
-    weight: (holder) => (holder.idle_s === null ? 1 : [2, 20, 120].filter((age) => holder.idle_s < age).length * 0.22 + 0.2),
-  },
-  sharing: {
-    label: "how many share it",
-    says: "The fuller, the more hold it: one, two, up to nine, more.",
-    weight: (_, sharers) => [0.25, 0.5, 0.75, 1][sharers < 2 ? 0 : sharers < 3 ? 1 : sharers < 10 ? 2 : 3],
-  },
-  lease: {
-    label: "what leases are worth",
-    says: "The fuller, the likelier it is used again, as its holder says; palest without a lease.",
-    weight: (holder) => (holder.lease ? 0.35 + 0.65 * holder.lease.value : 0.15),
-  },
-};
-
 let places;
 let parts;
 let shown;
@@ -76,19 +53,6 @@ async function refresh() {
   }
 }
 
-/** Runs to one entry a cell. */
-function decoded(label, { pages, cell_pages: size, runs }) {
-  const cells = Math.ceil(pages / size);
-  const owners = new Int32Array(cells);
-  const sharers = new Uint8Array(cells);
-  for (let at = 0, run = 0; run < runs.length; run += 3) {
-    owners.fill(runs[run + 1], at, at + runs[run]);
-    sharers.fill(runs[run + 2], at, at + runs[run]);
-    at += runs[run];
-  }
-  return { label, pages, size, cells, owners, sharers };
-}
-
 function build() {
   const ways = Object.entries(WAYS).map(([value, each]) => el("option", { value, selected: value === way }, each.label));
   parts = {
@@ -117,53 +81,8 @@ const who = (holder) => holder.name || holder.account || (holder.kind === "other
 const mine = (holder) => chosen === null || chosen === holder.account;
 
 function draw() {
-  const { tiers, holders } = shown;
-  const count = tiers.reduce((sum, tier) => sum + tier.cells, 0);
-  const width = Math.max(parts.canvas.parentElement.clientWidth - 32, 120);
-  const side = Math.max(3, Math.min(14, Math.floor(Math.sqrt((width * TALL) / Math.max(count, 1)))));
-  const columns = Math.floor(width / side);
-  const ratio = devicePixelRatio || 1;
-  laid = { side, columns, tiers: [] };
-  let top = 0;
-  for (const tier of tiers) {
-    laid.tiers.push({ tier, top, first: laid.tiers.reduce((sum, one) => sum + one.tier.cells, 0) });
-    top += Math.ceil(tier.cells / columns) * side + GAP;
-  }
-  const height = Math.max(top - GAP, side);
-  parts.canvas.width = Math.round(width * ratio);
-  parts.canvas.height = Math.round(height * ratio);
-  parts.canvas.style.width = `${width}px`;
-  parts.canvas.style.height = `${height}px`;
-  const pen = parts.canvas.getContext("2d");
-  const style = getComputedStyle(document.documentElement);
-  const [free, cached, ink] = ["--free", "--cached", "--ink"].map((each) => style.getPropertyValue(each).trim());
-  pen.scale(ratio, ratio);
-  const { weight } = WAYS[way];
-  const gap = side > 5 ? 1 : 0;
-  for (const { tier, top: start } of laid.tiers) {
-    for (let cell = 0; cell < tier.cells; cell += 1) {
-      const owner = tier.owners[cell];
-      const holder = holders[owner];
-      const x = (cell % columns) * side;
-      const y = start + Math.floor(cell / columns) * side;
-      pen.globalAlpha = 1;
-      pen.fillStyle = owner === CACHED ? cached : free;
-      pen.fillRect(x, y, side - gap, side - gap);
-      if (!holder) continue;
-      pen.globalAlpha = (mine(holder) ? 1 : 0.15) * (weight ? weight(holder, tier.sharers[cell]) : 1);
-      pen.fillStyle = colour(holder.account);
-      pen.fillRect(x, y, side - gap, side - gap);
-      if (way === "payer" && holder.lease && side > 4) {
-        pen.fillStyle = ink;
-        const dot = Math.max(2, Math.floor(side / 4));
-        pen.fillRect(x + Math.floor((side - gap - dot) / 2), y + Math.floor((side - gap - dot) / 2), dot, dot);
-      }
-    }
-  }
-  describe(free, cached);
-}
-
-function describe(free, cached) {
+  laid = paint(parts.canvas, shown, { way, chosen });
+  const { free, cached } = grounds();
   const { tiers, holders, num_holders: held, page_bytes: page, page_tokens: tokens } = shown;
   const accounts = new Map();
   for (const holder of holders) {
