@@ -366,9 +366,9 @@ class Scheduler:
                 if forced:
                     sequence.constraint.advance(forced)
                 else:
-                    mask = masks[lane.row, 0] = sequence.constraint.mask()
-                    for depth, behind in enumerate(draft_masks(sequence.constraint, mask, lane.drafts), start=1):
-                        masks[lane.row, depth] = behind
+                    for depth, mask in enumerate(draft_masks(sequence.constraint, lane.drafts)):
+                        if mask is not None:
+                            masks[lane.row, depth] = mask
             except ConstraintBroken as error:
                 events.append(self._end_with(sequence, error))
                 continue
