@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 
@@ -15,6 +16,7 @@ from engine.request import GenerateRequest
 from engine.sampling.params import SamplingParams
 from tests.engine.scheduling.rig import PAGE_KIB, SIZE, Rig
 
+NUMBERS = itertools.count()
 PAGES = 3
 IDS = [index % 40 for index in range(PAGES * SIZE)]
 
@@ -27,7 +29,7 @@ def hold(rig: Rig, name: str, ids: list[int], account: str = "s/a", salt: str = 
 
 
 def compute(rig: Rig, *, max_tokens: int = 0, drains: bool = True, **fields: object) -> None:
-    request_id = f"r{len(rig.events)}.{len(rig.batches)}"
+    request_id = f"r{next(NUMBERS)}"
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     request = GenerateRequest(request_id=request_id, prompt_ids=[], sampling=params)
     rig.scheduler.add(msgspec.structs.replace(request, **fields))
@@ -136,3 +138,45 @@ def test_a_large_pool_in_small_pieces_is_told_in_few_bytes(num_pages: int) -> No
     assert (drawn.num_holders, sum(one.num_pages for one in drawn.holders)) == (1200, 9000)
     assert len(json.dumps(msgspec.to_builtins(drawn))) < 64_000
     assert len(cells(drawn.device)) == -(-num_pages // drawn.device.cell_pages)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_whatever_happens_the_map_is_what_pool_and_meter_say(seed: int) -> None:
+    rng = random.Random(seed)
+    rig = Rig(num_pages=30, host_pages=12, prefix_cache=bool(seed % 2))
+    names: list[str] = []
+    for number in range(60):
+        account = f"s/{rng.randrange(3)}"
+        match rng.randrange(9):
+            case 0 | 1:
+                name = f"c{number}"
+                rig.obey(OpenContext(name, account, "s"))
+                rig.obey(AppendTokens(name, IDS[: rng.randrange(1, 12)]))
+                names.append(name)
+            case 2 if names:
+                rig.obey(ForkContext(rng.choice(names), [f"f{number}"]))
+                names.append(f"f{number}")
+            case 3 if names:
+                rig.obey(
+                    RetainContext(rng.choice(names), f"l{number}", 500, 10**6, 0.7, rng.choice(["host", "tokens"]))
+                )
+            case 4 if names:
+                name = names.pop(rng.randrange(len(names)))
+                rig.obey(KeepContext(name, f"k{number}", 300, 10**6, 0.5, 2))
+            case 5 if names:
+                rig.obey(ExportContext(rng.choice(names), f"x{number}", 400))
+            case 6 if names:
+                rig.scheduler.release_contexts([names.pop(rng.randrange(len(names)))])
+            case 7:
+                compute(
+                    rig, prompt_ids=[7] * rng.randrange(1, 20), account=account, salt="s", max_tokens=5, drains=False
+                )
+            case _ if names:
+                name = rng.choice(names)
+                if rig.scheduler.contexts[name].sequence is None:
+                    compute(rig, context_id=name, max_tokens=rng.randrange(4), drains=False)
+        for _ in range(rng.randrange(3)):
+            rig.step()
+        check(rig, KVMapper(rig.scheduler).draw())
+    rig.drain()
+    check(rig, KVMapper(rig.scheduler).draw())
