@@ -5,7 +5,8 @@ compared with, through the same `Runtime`. Kinds of a pair alternate from round 
 
 - admission: from `run_program` to the script's first call of the server, while others run.
 - generate: programs that only call `generate` against plain completions of the same prompts.
-- steps: programs that look at every step and choose its token, against the same.
+- samples: programs whose tokens a device program draws, a watermark, against completions drawn by temperature.
+- steps: programs that look at every step and choose its token, against the same as generate.
 """
 
 from __future__ import annotations
@@ -62,7 +63,26 @@ async def main(request, lm):
         token = step.token if step.entropy < 100.0 else step.candidates[1].token
 """
 
-_TITLES = {"generate": "Programs that only generate", "steps": "Programs that choose every token"}
+SAMPLES = """
+GREENLIST = '''
+def sample(logits, key, prev, gamma, delta):
+    green = hash_uniform(prev, vocab) < gamma
+    return gumbel_argmax(logits + where(green, delta, 0.0), key)
+'''
+
+async def main(request, lm):
+    ctx = await lm.context(request.prompt)
+    sampler = await lm.program(GREENLIST, gamma=0.25, delta=2.0)
+    answer = await ctx.generate(max_tokens=request.args["num_tokens"], sampler=sampler, template_stops=False, emit=True)
+    return answer.text
+"""
+"""Draws by the rule of Kirchenbauer et al. (arXiv 2301.10226)."""
+
+_TITLES = {
+    "generate": "Programs that only generate",
+    "samples": "Programs that draw with a device program",
+    "steps": "Programs that choose every token",
+}
 
 PROMPT = "Write down everything that you know of the river number {}, from its source to the sea."
 
@@ -104,10 +124,12 @@ async def admission_ms(runtime: Runtime, program: Program, num_running: int, num
     return list(await asyncio.gather(*tasks))[num_running:]
 
 
-async def plain_s(runtime: Runtime, width: int, num_tokens: int, round_number: int) -> float:
+async def plain_s(
+    runtime: Runtime, width: int, num_tokens: int, round_number: int, *, temperature: float = 0.0
+) -> float:
     """Seconds of so many plain completions at once."""
     options = GenerateOptions(
-        sampling=SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True), report_tokens=False
+        sampling=SamplingParams(max_tokens=num_tokens, temperature=temperature, ignore_eos=True), report_tokens=False
     )
 
     async def one(at: int) -> None:
@@ -137,7 +159,14 @@ async def program_s(runtime: Runtime, program: Program, width: int, num_tokens: 
 
 
 async def compare(
-    runtime: Runtime, source: str, width: int, num_tokens: int, rounds: int, first_round: int
+    runtime: Runtime,
+    source: str,
+    width: int,
+    num_tokens: int,
+    rounds: int,
+    first_round: int,
+    *,
+    temperature: float = 0.0,
 ) -> dict[str, Any]:
     """Plain completions and programs of one width, in turn; every prompt is new to the engine."""
     program = await runtime.check_program(source)
@@ -147,9 +176,9 @@ async def compare(
         number = first_round + 2 * at
         if at % 2:
             with_program.append(await program_s(runtime, program, width, num_tokens, number))
-            plain.append(await plain_s(runtime, width, num_tokens, number + 1))
+            plain.append(await plain_s(runtime, width, num_tokens, number + 1, temperature=temperature))
         else:
-            plain.append(await plain_s(runtime, width, num_tokens, number))
+            plain.append(await plain_s(runtime, width, num_tokens, number, temperature=temperature))
             with_program.append(await program_s(runtime, program, width, num_tokens, number + 1))
     plain_rate = width * num_tokens / statistics.median(plain)
     program_rate = width * num_tokens / statistics.median(with_program)
@@ -186,8 +215,13 @@ async def measure(options: argparse.Namespace) -> tuple[list[Table], dict[str, A
             results["admission"].append(row)
         await compare(runtime, GENERATES, max(options.widths), 8, 1, 10_000)
         tables = [admission]
-        kinds = (("generate", GENERATES, options.widths), ("steps", STEPS, options.step_widths))
-        for place, (kind, source, widths) in enumerate(kinds):
+        kinds = (
+            ("generate", GENERATES, options.widths, 0.0),
+            ("samples", SAMPLES, options.widths, 1.0),
+            ("steps", STEPS, options.step_widths, 0.0),
+        )
+        for place, (kind, source, widths, temperature) in enumerate(kinds):
+            await compare(runtime, source, 1, 8, 1, 20_000 + 10 * place, temperature=temperature)
             table = Table(
                 title=f"{_TITLES[kind]}, {options.tokens} tokens each",
                 headers=["at once", "plain tokens/s", "program tokens/s", "ratio", "ms more a token"],
@@ -195,7 +229,9 @@ async def measure(options: argparse.Namespace) -> tuple[list[Table], dict[str, A
             rows = []
             for at, width in enumerate(widths):
                 first_round = 100_000 * (place + 1) + 1000 * at
-                row = await compare(runtime, source, width, options.tokens, options.rounds, first_round)
+                row = await compare(
+                    runtime, source, width, options.tokens, options.rounds, first_round, temperature=temperature
+                )
                 more_ms = row["more_ms_per_step"]
                 table.add(width, row["plain_tokens_per_s"], row["program_tokens_per_s"], row["ratio"], more_ms)
                 rows.append(row)
