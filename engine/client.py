@@ -40,6 +40,14 @@ class EventStream(Protocol):
         """Answers a request that waits for a guess; see `engine.messages.Guess`. Its events tell what came of it."""
         ...
 
+    def divert(self, take: Callable[[TokenEvent], None]) -> None:
+        """Gives `take` the events that come while the reader waits; the reader waits on.
+
+        It spares waking the reader's task for every token. The first event of a sequence and its last are the reader's
+        even so, and so is whatever comes while it does something else. What `take` raises is raised to the reader.
+        """
+        ...
+
     async def aclose(self) -> None:
         """Ends the request if it still runs: its pages are free within one step. Idempotent; never raises."""
         ...

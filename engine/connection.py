@@ -134,7 +134,7 @@ class EngineConnection:
         self._socket = socket
         self._readers = [
             SocketReader(self._monitor, self._watch, self._broke),
-            SocketReader(socket, self._receive, self._broke),
+            SocketReader(socket, self._receive, self._broke, self._streams.hand_over),
         ]
 
     def _watch(self) -> None:

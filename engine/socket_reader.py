@@ -24,12 +24,20 @@ class SocketReader:
         socket: A socket that this reader alone receives from.
         take: Receives one message; it is there.
         broke: Told what `take` raised; nothing is taken any more then.
+        settle: Called after messages were taken, when no more are there or others have their turn.
     """
 
-    def __init__(self, socket: zmq.Socket[Any], take: Callable[[], None], broke: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        socket: zmq.Socket[Any],
+        take: Callable[[], None],
+        broke: Callable[[Exception], None],
+        settle: Callable[[], None] | None = None,
+    ) -> None:
         self._socket = socket
         self._take = take
         self._broke = broke
+        self._settle = settle
         self._loop = asyncio.get_running_loop()
         self._descriptor = int(socket.get(zmq.FD))
         self._is_open = True
@@ -54,13 +62,21 @@ class SocketReader:
         self._read()
 
     def _read(self) -> None:
-        for _ in range(MAX_AT_ONCE):
+        try:
+            num_taken = self._take_all()
+            if num_taken and self._settle is not None:
+                self._settle()
+        except Exception as error:
+            self.close()
+            self._broke(error)
+            return
+        if num_taken == MAX_AT_ONCE:
+            self.check()
+
+    def _take_all(self) -> int:
+        """Takes what is there, if that is not too much at once; returns how many messages it took."""
+        for num_taken in range(MAX_AT_ONCE):
             if not self._is_open or not int(self._socket.get(zmq.EVENTS)) & _POLLIN:
-                return
-            try:
-                self._take()
-            except Exception as error:
-                self.close()
-                self._broke(error)
-                return
-        self.check()
+                return num_taken
+            self._take()
+        return MAX_AT_ONCE

@@ -31,6 +31,7 @@ class RequestStream:
         self._error: EngineError | None = None
         # Awaited by the one reader while there is nothing to read; an `asyncio.Event` costs twice as much.
         self._news: asyncio.Future[None] | None = None
+        self._take: Callable[[TokenEvent], None] | None = None
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
         return self
@@ -64,6 +65,10 @@ class RequestStream:
         if self._open:
             self._send(Guess(self._request_id, list(token_ids), list(proposals)))
 
+    def divert(self, take: Callable[[TokenEvent], None]) -> None:
+        """Gives `take` what comes while the reader waits."""
+        self._take = take
+
     async def aclose(self) -> None:
         """Ends the request if it still runs."""
         if self._open and self._error is None:
@@ -73,7 +78,10 @@ class RequestStream:
         self._wake()
 
     def put(self, event: TokenEvent) -> None:
-        """Takes in one event; merges it with one of the same sequence that nobody has read yet."""
+        """Takes in one event; merges it with one of the same sequence that nobody has read yet.
+
+        Call `hand_over` when all has been put that is there.
+        """
         if event.index not in self._open:
             return
         waiting = None
@@ -85,7 +93,21 @@ class RequestStream:
             _merge(waiting, event)
         if event.finish_reason is not None:
             self._close(event.index)
-        self._wake()
+
+    def hand_over(self) -> None:
+        """Has what was put taken, or read if that is the reader's."""
+        news, events = self._news, self._events
+        if news is None or news.done():
+            return
+        if self._take is not None:
+            try:
+                while events and is_between(events[0]):
+                    self._take(events.popleft())
+            except Exception as error:
+                news.set_exception(error)
+                return
+        if events:
+            news.set_result(None)
 
     def fail(self, error: EngineError) -> None:
         """Ends the stream with an error, after what has already arrived."""
@@ -111,6 +133,8 @@ class StreamTable:
         self._send = send
         self._streams: dict[str, RequestStream] = {}
         self._answers: dict[str, asyncio.Future[None]] = {}
+        # Streams that were given something which was not handed over yet.
+        self._fresh: list[RequestStream] = []
         self._op_ids = itertools.count()
         self._descriptions: dict[int, asyncio.Future[ContextInfo]] = {}
         self._kv_maps: dict[int, asyncio.Future[KVMap]] = {}
@@ -165,7 +189,10 @@ class StreamTable:
             del waiting[op_id]
 
     def dispatch(self, frame: Frame) -> None:
-        """Hands a frame's news to whom they concern; what concerns nobody any more is dropped."""
+        """Sorts a frame's news by whom they concern; what concerns nobody any more is dropped.
+
+        Call `hand_over` when no other frame is there: readers get what came together in one piece.
+        """
         for request_id in frame.accepted:
             answer = self._answers.get(request_id)
             if answer is not None and not answer.done():
@@ -186,6 +213,13 @@ class StreamTable:
             stream = self._streams.get(event.request_id)
             if stream is not None:
                 stream.put(event)
+                self._fresh.append(stream)
+
+    def hand_over(self) -> None:
+        """Lets readers have what was dispatched."""
+        fresh, self._fresh = self._fresh, []
+        for stream in fresh:
+            stream.hand_over()
 
     def fail_all(self, message: str) -> None:
         """The engine is gone: ends every stream and every wait with `EngineStopped`."""
@@ -202,6 +236,11 @@ class StreamTable:
 
     def _forget(self, request_id: str) -> None:
         self._streams.pop(request_id, None)
+
+
+def is_between(event: TokenEvent) -> bool:
+    """True if it is neither the first of its sequence nor the last."""
+    return event.finish_reason is None and event.num_cached_tokens is None and event.prompt_logprobs is None
 
 
 def _merge(waiting: TokenEvent, event: TokenEvent) -> None:

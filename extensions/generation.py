@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 import msgspec
@@ -20,6 +20,15 @@ from extensions.output import GenerateOptions, GenerationStep, Usage
 from extensions.stopping import StopStrings
 from extensions.token_text import describe_prompt
 from extensions.tracing import GenerationSpan
+
+
+class _NotTaken(Exception):
+    """Brings the reader a step that was made without it."""
+
+    def __init__(self, event: TokenEvent, step: GenerationStep) -> None:
+        super().__init__("a step is the reader's")
+        self.event = event
+        self.step = step
 
 
 class Generation:
@@ -60,12 +69,12 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """Tokens counted up to now; final once iteration has ended."""
-        per_choice = {index: one.num_tokens for index, one in enumerate(self._continuations)}
+        counts = [one.num_tokens for one in self._continuations]
         return Usage(
             num_prompt_tokens=len(self._prompt_ids),
-            num_completion_tokens=sum(per_choice.values()),
+            num_completion_tokens=sum(counts),
             num_cached_tokens=self._num_cached_tokens or 0,
-            per_choice=per_choice,
+            per_choice=dict(enumerate(counts)),
             kv_kib_ms=sum(self._kib_ms),
             num_drafted_tokens=self._num_drafted,
             num_accepted_tokens=self._num_accepted,
@@ -86,10 +95,14 @@ class Generation:
             raise StopAsyncIteration
         try:
             while True:
-                event = await self._stream.__anext__()
-                self._span.note_token()
-                was_done = self._continuations[event.index].is_done
-                step = self._feed(event)
+                step: GenerationStep | None
+                try:
+                    event = await self._stream.__anext__()
+                    self._span.note_token()
+                    was_done = self._continuations[event.index].is_done
+                    step = self._feed(event)
+                except _NotTaken as made:
+                    event, step, was_done = made.event, made.step, False
                 if self._continuations[event.index].is_done and not was_done:
                     await self._end_sequence(event)
                 if step is not None:
@@ -101,6 +114,21 @@ class Generation:
         except BaseException:
             await self.aclose()
             raise
+
+    def divert(self, take: Callable[[GenerationStep], bool]) -> None:
+        """Offers `take` the steps that come while the reader waits; those that it takes the reader never sees.
+
+        It spares waking the reader's task for every token. The first step of a continuation and its last are the
+        reader's, and those for which `take` returns false; what it raises is raised to the reader.
+        """
+
+        def take_event(event: TokenEvent) -> None:
+            continuation = self._continuations[event.index]
+            step = None if continuation.is_done else self._feed(event)
+            if step is not None and (continuation.is_done or not take(step)):
+                raise _NotTaken(event, step)
+
+        self._stream.divert(take_event)
 
     async def aclose(self) -> None:
         """Ends the engine's work for this generation. Idempotent; completes even if the caller is cancelled."""

@@ -44,6 +44,10 @@ class HeldStream:
         except EngineError:
             self.has_failed = True
             raise
+        self._note(event)
+        return event
+
+    def _note(self, event: TokenEvent) -> None:
         self.token_ids += event.token_ids
         self._link.note_charge(event.kv_kib_ms)
         event.kv_kib_ms = self._link.kv_kib_ms - self._charged_before
@@ -52,7 +56,15 @@ class HeldStream:
         if event.finish_reason is not None:
             self.has_failed = event.finish_reason is FinishReason.ERROR
             self.has_finished = not self.has_failed
-        return event
+
+    def divert(self, take: Callable[[TokenEvent], None]) -> None:
+        """See `EventStream.divert`."""
+
+        def note_and_take(event: TokenEvent) -> None:
+            self._note(event)
+            take(event)
+
+        self._stream.divert(note_and_take)
 
     async def stop_sequence(self, index: int) -> None:
         """See `EventStream.stop_sequence`."""

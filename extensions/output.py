@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -123,8 +123,7 @@ class GenerationStep(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: tuple[TokenText, ...] | None = None
 
 
-@dataclass(kw_only=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, kw_only=True):
     """Tokens counted so far.
 
     Attributes:
@@ -142,7 +141,7 @@ class Usage:
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     num_cached_tokens: int = 0
-    per_choice: dict[int, int] = field(default_factory=dict)
+    per_choice: dict[int, int] = {}
     num_reasoning_tokens: int = 0
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0

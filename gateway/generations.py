@@ -157,6 +157,15 @@ class Generations:
             raise
         return step
 
+    def divert(self, take: Callable[[GenerationStep], bool]) -> None:
+        """Offers `take` the steps between the first and the last that come while the reader waits.
+
+        Those that it takes, returning true, the reader never sees; see `Generation.divert`. With several prompts all
+        are the reader's.
+        """
+        if len(self._parts) == 1:
+            self._parts[0].divert(lambda step: take(step) and self._noted(step))
+
     async def aclose(self) -> None:
         """Ends whatever still runs; pages are free within one step. Idempotent."""
         for reader in self._readers:
@@ -187,6 +196,12 @@ class Generations:
             EngineStopped: The engine ended first.
         """
         choices = [Choice(index) for index in range(len(self._parts) * self._per_prompt)]
+
+        def add(step: GenerationStep) -> bool:
+            _add(choices[step.index], step)
+            return True
+
+        self.divert(add)
         try:
             async for step in self:
                 _add(choices[step.index], step)
@@ -195,6 +210,10 @@ class Generations:
         for start in range(0, len(choices), self._per_prompt):
             _share_prompt(choices[start : start + self._per_prompt])
         return choices
+
+    def _noted(self, step: GenerationStep) -> bool:
+        self._watch.note(step)
+        return True
 
     async def _merged(self) -> AsyncIterator[GenerationStep]:
         queue: asyncio.Queue[GenerationStep | Exception | None] = asyncio.Queue(MAX_BUFFERED_STEPS)

@@ -94,6 +94,12 @@ class ChunkWriter:
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
+        self._flow = cycle.flow
+
+    @property
+    def is_free(self) -> bool:
+        """See `BodyWriter.is_free`."""
+        return not self._flow.write_paused
 
     def write(self, data: bytes) -> bool:
         """See `BodyWriter.write`."""
@@ -101,12 +107,12 @@ class ChunkWriter:
         if cycle.disconnected:
             return True
         cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return not cycle.flow.write_paused
+        return not self._flow.write_paused
 
     async def drain(self) -> None:
         """See `BodyWriter.drain`."""
         if not self._cycle.disconnected:
-            await self._cycle.flow.drain()
+            await self._flow.drain()
 
 
 class _Unframed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -32,6 +32,11 @@ T = TypeVar("T")
 
 class BodyWriter(Protocol):
     """Sends parts of a body once the response has begun, past all middleware: none has anything to say of those."""
+
+    @property
+    def is_free(self) -> bool:
+        """False while `drain` is due before the next part."""
+        ...
 
     def write(self, data: bytes) -> bool:
         """Hands a part to the connection; false if `drain` is due before the next one."""
@@ -63,10 +68,18 @@ class EventStreamResponse(EventSourceResponse):
         work: Closed when the response is over, when the client goes away, or when a write takes too long.
         heartbeat_s: Seconds between heartbeats; 0 for none.
         send_timeout_s: Seconds one write may block.
+        divert: Given the connection's writer, if it has one: who has it may write events past `events` while the next
+            of those is waited for, and whenever that is free.
     """
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], work: Closeable, *, heartbeat_s: float, send_timeout_s: float
+        self,
+        events: AsyncGenerator[bytes, None],
+        work: Closeable,
+        *,
+        heartbeat_s: float,
+        send_timeout_s: float,
+        divert: Callable[[BodyWriter], None] | None = None,
     ) -> None:
         super().__init__(
             events,
@@ -80,6 +93,7 @@ class EventStreamResponse(EventSourceResponse):
         del self.headers["connection"]
         self._events = events
         self._work = work
+        self._divert = divert
         self._stall = StallWatch(send_timeout_s)
         self._writer: BodyWriter | None = None
 
@@ -94,16 +108,24 @@ class EventStreamResponse(EventSourceResponse):
     async def _stream_response(self, send: Send) -> None:
         # Leaner than the base class, which prepares for events of any kind and arms a timer for each.
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        writer, stall = self._writer or _PlainWriter(send), self._stall
+        writer = self._writer or _PlainWriter(send)
+        if self._writer is not None and self._divert is not None:
+            self._divert(self._writer)
         async with aclosing(self._events):
             async for data in self._events:
+                if not writer.is_free:
+                    # Whoever wrote past `events` has filled it.
+                    await self._drain(writer)
                 if not writer.write(data):
-                    stall.begin()
-                    await writer.drain()
-                    stall.end()
+                    await self._drain(writer)
         async with self._send_lock:
             self.active = False
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _drain(self, writer: BodyWriter) -> None:
+        self._stall.begin()
+        await writer.drain()
+        self._stall.end()
 
     @staticmethod
     async def _listen_for_exit_signal() -> None:
@@ -117,7 +139,9 @@ class EventStreamResponse(EventSourceResponse):
 
 
 class _PlainWriter:
-    """A `BodyWriter` on ASGI's own `send`: every part is drained before the next."""
+    """A `BodyWriter` on ASGI's own `send`: every part is drained at once."""
+
+    is_free = True
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -37,6 +37,7 @@ from engine.request import (
     TokenLogprob,
 )
 from engine.stats import AccountCharge, EngineStats
+from engine.streams import is_between
 from engine.text.chat_template import ChatTemplate
 from engine.text.model import TextModel
 from engine.text.tokenizer import Tokenizer
@@ -122,7 +123,9 @@ class ScriptedStream:
     def __init__(self, engine: ScriptedEngine, request: GenerateRequest) -> None:
         self._engine = engine
         self._request = request
-        self._queue: asyncio.Queue[TokenEvent | EngineError] = asyncio.Queue()
+        self._queue: asyncio.Queue[TokenEvent | Exception] = asyncio.Queue()
+        self._take: Callable[[TokenEvent], None] | None = None
+        self._is_awaited = False
         self._open = set(range(request.n))
         self._answers: asyncio.Queue[tuple[int | None, int, frozenset[int]]] = asyncio.Queue()
         play = self._play_steps if request.stepped else self._play
@@ -134,8 +137,12 @@ class ScriptedStream:
     async def __anext__(self) -> TokenEvent:
         if not self._open and self._queue.empty():
             raise StopAsyncIteration
-        item = await self._queue.get()
-        if isinstance(item, EngineError):
+        self._is_awaited = self._queue.empty()
+        try:
+            item = await self._queue.get()
+        finally:
+            self._is_awaited = False
+        if isinstance(item, Exception):
             raise item
         if item.finish_reason is not None:
             self._open.discard(item.index)
@@ -157,6 +164,10 @@ class ScriptedStream:
         """Nothing waits for a guess here."""
         raise AssertionError(f"nobody asked for a guess of {len(token_ids)} tokens and {len(proposals)} proposals")
 
+    def divert(self, take: Callable[[TokenEvent], None]) -> None:
+        """Gives `take` what comes while the reader waits."""
+        self._take = take
+
     async def aclose(self) -> None:
         """Ends the request."""
         for task in self._tasks:
@@ -170,7 +181,18 @@ class ScriptedStream:
         """Ends the stream with an error."""
         for task in self._tasks:
             task.cancel()
-        self._queue.put_nowait(error)
+        self._put(error)
+
+    def _put(self, item: TokenEvent | Exception) -> None:
+        if self._take is not None and self._is_awaited and isinstance(item, TokenEvent) and is_between(item):
+            try:
+                self._take(item)
+                self._engine.num_taken += 1
+                return
+            except Exception as error:
+                item = error
+        self._is_awaited = False
+        self._queue.put_nowait(item)
 
     def _finish_if_done(self) -> None:
         if not self._open:
@@ -243,7 +265,7 @@ class ScriptedStream:
     def _propose(self, index: int, token_id: int) -> None:
         readout = self._request.readout
         distribution = None if readout is None else distribution_of(token_id, readout, self._engine.info.vocab_size)
-        self._queue.put_nowait(
+        self._put(
             TokenEvent(
                 request_id=self._request.request_id,
                 index=index,
@@ -261,7 +283,7 @@ class ScriptedStream:
         if is_first and request.prompt_logprobs is not None:
             first = max(1, request.logprobs_start)
             prompt_logprobs = [logprob_of(token, request.prompt_logprobs) for token in request.prompt_ids[first:]]
-        self._queue.put_nowait(
+        self._put(
             TokenEvent(
                 request_id=request.request_id,
                 index=index,
@@ -284,6 +306,7 @@ class ScriptedEngine:
         script: May be changed between requests.
         requests: All that were accepted.
         aborted: Ids of those that were ended before their last token.
+        num_taken: Events that were taken without their reader.
         streams: Those that run, by id.
         refusal: Raised by the next submissions if not None.
         num_cached_tokens: Reported for every request.
@@ -299,6 +322,7 @@ class ScriptedEngine:
         self.script = script
         self.requests: list[GenerateRequest] = []
         self.aborted: list[str] = []
+        self.num_taken = 0
         self.streams: dict[str, ScriptedStream] = {}
         self.refusal: EngineError | None = None
         self.num_cached_tokens = 0

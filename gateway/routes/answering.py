@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from fastapi import Request, Response
 
 from extensions.output import GenerationStep, Usage
-from gateway.generations import Choice
+from gateway.generations import Choice, Generations
 from gateway.services import Services
-from gateway.sse import DONE, EventStreamResponse, close_shielded, unless_disconnected
+from gateway.sse import DONE, BodyWriter, EventStreamResponse, close_shielded, unless_disconnected
 from gateway.translate.chunks import encode_json, error_event
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,30 @@ def stream(services: Services, work: Work, chunks: Chunks[Work]) -> Response:
         work,
         heartbeat_s=services.settings.heartbeat_s,
         send_timeout_s=services.settings.send_timeout_s,
+        divert=diverted(work, lambda step: chunks.encode(step, work)),
     )
+
+
+def diverted(work: AnswerWork, encode: Callable[[GenerationStep], bytes]) -> Callable[[BodyWriter], None]:
+    """Has steps of `work` written as they come, where that can be had; see `EventStreamResponse` and `Generation`.
+
+    Args:
+        work: Makes the steps.
+        encode: Frames the events for one; empty if there is nothing to say.
+    """
+
+    def divert(writer: BodyWriter) -> None:
+        def take(step: GenerationStep) -> bool:
+            if not writer.is_free:
+                return False
+            if data := encode(step):
+                writer.write(data)
+            return True
+
+        if isinstance(work, Generations):
+            work.divert(take)
+
+    return divert
 
 
 async def _events(services: Services, work: Work, chunks: Chunks[Work]) -> AsyncGenerator[bytes, None]:

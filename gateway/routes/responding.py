@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -16,10 +16,10 @@ from extensions.output import FinishReason, GenerationStep
 from gateway.errors import StoreUnavailable
 from gateway.generations import Choice, Generations
 from gateway.programs.work import ProgramWork
-from gateway.routes.answering import AnswerWork, collect
+from gateway.routes.answering import AnswerWork, collect, diverted
 from gateway.routes.context import Prompt
 from gateway.services import Services
-from gateway.sse import EventStreamResponse, close_shielded
+from gateway.sse import BodyWriter, EventStreamResponse, close_shielded
 from gateway.state.store import TooLargeToStore
 from gateway.tools.turn import ToolTurn
 from gateway.translate.responses_events import ResponseWriter, frame
@@ -106,14 +106,31 @@ def _whole(choice: Choice) -> GenerationStep:
 
 def answer_as_stream(turn: Turn) -> Response:
     """Sends events as they come; the work ends when the client goes away."""
-    return event_stream(turn.services, _events(turn), turn.work)
+    told: list[bytes] = []
+
+    def encode(step: GenerationStep) -> bytes:
+        events = turn.read(step)
+        told.extend(events)
+        return b"".join(map(frame, events))
+
+    events = _events(turn, encode, told)
+    return event_stream(turn.services, events, turn.work, diverted(turn.work, encode))
 
 
-def event_stream(services: Services, events: AsyncGenerator[bytes, None], work: AnswerWork | None = None) -> Response:
+def event_stream(
+    services: Services,
+    events: AsyncGenerator[bytes, None],
+    work: AnswerWork | None = None,
+    divert: Callable[[BodyWriter], None] | None = None,
+) -> Response:
     """A response of framed events."""
     settings = services.settings
     return EventStreamResponse(
-        events, work or _NoWork(), heartbeat_s=settings.heartbeat_s, send_timeout_s=settings.send_timeout_s
+        events,
+        work or _NoWork(),
+        heartbeat_s=settings.heartbeat_s,
+        send_timeout_s=settings.send_timeout_s,
+        divert=divert,
     )
 
 
@@ -124,17 +141,19 @@ class _NoWork:
         return
 
 
-async def _events(turn: Turn) -> AsyncGenerator[bytes, None]:
+async def _events(
+    turn: Turn, encode: Callable[[GenerationStep], bytes], told: list[bytes]
+) -> AsyncGenerator[bytes, None]:
+    """All events, framed. `encode` makes those of a step and adds them to `told`, which others than this may do too."""
     writer, work = turn.writer, turn.work
-    told = writer.begin()
+    told += writer.begin()
     yield b"".join(map(frame, told))
     finish_reason = None
     try:
         async for step in work:
             finish_reason = step.finish_reason
-            if events := turn.read(step):
-                told += events
-                yield b"".join(map(frame, events))
+            if data := encode(step):
+                yield data
         last = _end(turn, finish_reason)
     except Exception as error:
         last = _failure(turn, error)

@@ -212,7 +212,8 @@ class ChatChunks:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
     def _with_thought(self, usage: Usage) -> Usage:
-        usage.num_reasoning_tokens = sum(reading.thought.count for reading in self._readings.values())
+        if self._form.plan.thinking is not None:
+            usage.num_reasoning_tokens = sum(reading.thought.count for reading in self._readings.values())
         return usage
 
 

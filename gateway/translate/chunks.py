@@ -10,7 +10,7 @@ from extensions.output import Usage
 from gateway.errors import ErrorReply
 from gateway.schemas.sampling import StreamOptions
 from gateway.translate.head import Head
-from gateway.translate.usage import usage_body
+from gateway.translate.usage import usage_body, usage_json
 
 encode_json = msgspec.json.Encoder().encode
 _END = b"}\n\n"
@@ -50,7 +50,7 @@ class ChunkFrame:
     @staticmethod
     def running_usage(usage: Usage) -> bytes:
         """What ends a chunk with a choice where every chunk carries the usage so far."""
-        return b'],"usage":' + encode_json(usage_body(usage)) + b"}\n\n"
+        return b'],"usage":%b}\n\n' % usage_json(usage)
 
     @staticmethod
     def with_field(chunk: bytes, name: str, value: Any) -> bytes:

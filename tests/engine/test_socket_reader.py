@@ -96,6 +96,39 @@ async def test_it_looks_once_for_many_checks(pair: tuple[zmq.Socket[bytes], zmq.
     assert taken == [b"later"]
 
 
+async def test_what_was_taken_is_settled_when_no_more_is_there(
+    pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
+) -> None:
+    near, far = pair
+    taken = Taken(near, 5)
+    settled: list[int] = []
+    for number in range(5):
+        far.send(b"%d" % number)
+    reader = SocketReader(near, taken.take, never, lambda: settled.append(len(taken)))
+    try:
+        await asyncio.wait_for(taken.are_here.wait(), 20)
+        reader.check()
+        await asyncio.sleep(0.01)
+    finally:
+        reader.close()
+    assert settled == [5]
+
+
+async def test_an_error_of_settling_ends_the_reading_like_any_other(
+    pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
+) -> None:
+    near, far = pair
+    broken: asyncio.Queue[Exception] = asyncio.Queue()
+
+    def settle() -> None:
+        raise ValueError("unsettled")
+
+    far.send(b"x")
+    reader = SocketReader(near, Taken(near, 1).take, broken.put_nowait, settle)
+    reader.check()
+    assert str(await asyncio.wait_for(broken.get(), 20)) == "unsettled"
+
+
 async def test_nothing_is_taken_once_it_is_closed_or_broke(
     pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
 ) -> None:

@@ -35,6 +35,10 @@ class Door:
         self.table.dispatch(Frame(accepted=[request.request_id]))
         return await pending
 
+    def hand(self, *events: TokenEvent) -> None:
+        self.table.dispatch(Frame(events=list(events)))
+        self.table.hand_over()
+
 
 async def test_events_that_pile_up_are_merged_and_end_the_stream() -> None:
     door = Door()
@@ -66,7 +70,78 @@ async def test_a_reader_that_waits_is_woken_by_the_next_event() -> None:
     await asyncio.sleep(0)
     assert not reading.done()
     door.table.dispatch(Frame(events=[_event(4)]))
+    door.table.hand_over()
     assert (await reading).token_ids == [4]
+
+
+async def test_what_comes_between_first_and_last_while_the_reader_waits_is_taken_without_it() -> None:
+    door = Door()
+    stream = await door.open(_request())
+    taken: list[TokenEvent] = []
+    stream.divert(taken.append)
+    first = _event(1)
+    first.num_cached_tokens = 0
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    door.hand(first)
+    assert (await reading).token_ids == [1]
+    door.hand(_event(2))
+    assert (await anext(stream)).token_ids == [2]
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    door.hand(_event(3))
+    door.hand(_event(4), _event(5))
+    await asyncio.sleep(0)
+    assert not reading.done()
+    assert [event.token_ids for event in taken] == [[3], [4, 5]]
+    door.hand(_event(6, finish=FinishReason.LENGTH))
+    assert (await reading).token_ids == [6]
+    assert len(taken) == 2
+
+
+async def test_nothing_is_taken_once_the_reader_has_something_to_read() -> None:
+    door = Door()
+    stream = await door.open(_request(n=2))
+    taken: list[TokenEvent] = []
+    stream.divert(taken.append)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    door.hand(_event(1), _event(2, index=1, finish=FinishReason.STOP), _event(3))
+    door.hand(_event(4))
+    assert [event.token_ids for event in taken] == [[1, 3]]
+    assert (await reading).token_ids == [2]
+    assert (await anext(stream)).token_ids == [4]
+
+
+async def test_what_taking_raises_is_raised_to_the_reader_who_can_go_on() -> None:
+    door = Door()
+    stream = await door.open(_request())
+
+    def refuse(event: TokenEvent) -> None:
+        raise ValueError(f"not {event.token_ids}")
+
+    stream.divert(refuse)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    door.hand(_event(1))
+    door.hand(_event(2))
+    with pytest.raises(ValueError, match=r"not \[1\]"):
+        await reading
+    assert (await anext(stream)).token_ids == [2]
+
+
+async def test_nothing_is_taken_for_a_reader_that_was_cancelled() -> None:
+    door = Door()
+    stream = await door.open(_request())
+    taken: list[TokenEvent] = []
+    stream.divert(taken.append)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    reading.cancel()
+    door.hand(_event(1))
+    await asyncio.gather(reading, return_exceptions=True)
+    assert taken == []
+    assert (await anext(stream)).token_ids == [1]
 
 
 async def test_closing_an_unfinished_stream_aborts_it_once() -> None:

@@ -32,6 +32,7 @@ from engine.request import (
     TokenLogprob,
 )
 from engine.stats import AccountCharge, EngineStats
+from engine.streams import is_between
 from tests.scripted_contexts import ScriptedContexts
 
 
@@ -83,6 +84,9 @@ class Script:
         self.guesses: list[tuple[list[int], list[Proposal]]] = []
         self._items: deque[TokenEvent | Exception | None] = deque()
         self._arrived = asyncio.Event()
+        self._take: Callable[[TokenEvent], None] | None = None
+        self._is_awaited = False
+        self._raised: Exception | None = None
 
     @property
     def is_closed(self) -> bool:
@@ -136,17 +140,26 @@ class Script:
             if self.is_closed:
                 raise StopAsyncIteration
             self._arrived.clear()
-            await self._arrived.wait()
+            self._is_awaited = True
+            try:
+                await self._arrived.wait()
+            finally:
+                self._is_awaited = False
         item = self._items[0]
         if item is None:
             raise StopAsyncIteration
         if isinstance(item, Exception):
+            if item is self._raised:
+                self._items.popleft()
             raise item
         self._items.popleft()
+        self._count(item)
+        return item
+
+    def _count(self, event: TokenEvent) -> None:
         self.num_read += 1
         if self.history is not None:
-            self.history += item.token_ids
-        return item
+            self.history += event.token_ids
 
     async def stop_sequence(self, index: int) -> None:
         """See `EventStream`; what is queued for the sequence is dropped."""
@@ -163,6 +176,10 @@ class Script:
         """See `EventStream`; what follows is up to the test."""
         self.guesses.append((list(token_ids), list(proposals)))
 
+    def divert(self, take: Callable[[TokenEvent], None]) -> None:
+        """See `EventStream`."""
+        self._take = take
+
     async def aclose(self) -> None:
         """See `EventStream`."""
         self.num_closes += 1
@@ -174,6 +191,14 @@ class Script:
         self._put(event)
 
     def _put(self, item: TokenEvent | Exception | None) -> None:
+        if self._take is not None and self._is_awaited and isinstance(item, TokenEvent) and is_between(item):
+            self._count(item)
+            try:
+                self._take(item)
+                return
+            except Exception as error:
+                item = self._raised = error
+        self._is_awaited = False
         self._items.append(item)
         self._arrived.set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -407,6 +408,74 @@ async def test_a_slow_reader_loses_nothing_and_is_not_read_ahead_for() -> None:
         await asyncio.sleep(0)
     assert script.num_read == 1
     assert text_of(await read(generation)) == "ello"
+
+
+async def played_past(
+    words: Words, groups: list[str], asked: GenerateOptions, takes: Callable[[GenerationStep], bool]
+) -> tuple[list[GenerationStep], list[GenerationStep], Script]:
+    """All steps in the order in which they were seen, and those of them that were taken past the reader."""
+    script, generation = await start(words, asked)
+    seen: list[GenerationStep] = []
+    taken: list[GenerationStep] = []
+    see = seen.append
+
+    def take(step: GenerationStep) -> bool:
+        if not takes(step):
+            return False
+        see(step)
+        taken.append(step)
+        return True
+
+    async def read_all() -> None:
+        async for step in generation:
+            see(step)
+
+    generation.divert(take)
+    reader = asyncio.ensure_future(read_all())
+    for at, group in enumerate(groups):
+        script.emit(
+            words.spell(group),
+            num_cached_tokens=0 if at == 0 else None,
+            finish=FinishReason.LENGTH if at == len(groups) - 1 else None,
+        )
+        for _ in range(4 * (at % 3)):
+            await asyncio.sleep(0)
+    await reader
+    return seen, taken, script
+
+
+@pytest.mark.parametrize("takes", [lambda step: True, lambda step: False, lambda step: "o" not in step.text])
+async def test_steps_taken_past_the_reader_are_those_it_would_have_read(
+    takes: Callable[[GenerationStep], bool],
+) -> None:
+    words = Words("STOP")
+    groups = ["a", "b", "o ", "S", "TO", "x", "y", "👩", "o", "z", "end"]
+    seen, taken, script = await played_past(words, groups, options("STOP"), takes)
+    assert text_of(seen) == "".join(groups)
+    assert ids_of(seen) == words.spell("".join(groups))
+    assert seen[-1].finish_reason == "length"
+    assert all(step.finish_reason is None for step in taken)
+    assert bool(taken) == takes(GenerationStep(index=0))
+    assert script.is_closed
+
+
+async def test_a_stop_string_ends_a_continuation_whose_steps_are_taken() -> None:
+    words = Words()
+    seen, taken, script = await played_past(words, ["a", "b", "c", "d!e", "f", "g"], options("!"), lambda step: True)
+    assert text_of(seen) == "abcd"
+    assert (seen[-1].finish_reason, seen[-1].stop_reason) == ("stop", "!")
+    assert taken
+    assert seen[-1] not in taken
+    assert script.stopped == [0]
+    assert script.is_closed
+
+
+async def test_what_taking_a_step_raises_is_raised_to_the_reader_and_ends_the_work() -> None:
+    def refuse(step: GenerationStep) -> bool:
+        raise ArithmeticError(step.text)
+
+    with pytest.raises(ArithmeticError, match="c"):
+        await played_past(Words(), ["a", "b", "c", "d"], options(), refuse)
 
 
 async def test_closing_ends_the_engines_work_once_in_every_state() -> None:

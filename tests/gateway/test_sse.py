@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message
 
 from gateway.errors import ClientGone
-from gateway.sse import EventStreamResponse, Heartbeat, unless_disconnected
+from gateway.sse import BODY_WRITER, BodyWriter, EventStreamResponse, Heartbeat, unless_disconnected
 
 
 class Work:
@@ -112,6 +112,59 @@ async def test_work_is_closed_when_the_response_is_cancelled() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert work.num_closes == 1
+
+
+class Writer:
+    """A connection's writer that keeps what it is given; there is always room for more."""
+
+    is_free = True
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self.has_data = asyncio.Event()
+
+    def write(self, data: bytes) -> bool:
+        self.data.append(data)
+        self.has_data.set()
+        return self.is_free
+
+    async def drain(self) -> None:
+        raise AssertionError("nothing is to be drained")
+
+
+async def test_events_can_be_written_past_those_that_are_read_once_the_response_has_begun() -> None:
+    work, sent, writer = Work(), Sent(), Writer()
+    given: list[BodyWriter] = []
+    go_on = asyncio.Event()
+
+    async def waiting() -> AsyncGenerator[bytes, None]:
+        yield b"data: 1\n\n"
+        await go_on.wait()
+        yield b"data: 3\n\n"
+
+    def divert(writer: BodyWriter) -> None:
+        assert sent.messages[0]["type"] == "http.response.start"
+        given.append(writer)
+
+    answer = EventStreamResponse(waiting(), work, heartbeat_s=0, send_timeout_s=10, divert=divert)
+    responding = asyncio.ensure_future(answer({**SCOPE, "extensions": {BODY_WRITER: writer}}, stays, sent))
+    async with asyncio.timeout(20):
+        await writer.has_data.wait()
+        given[0].write(b"data: 2\n\n")
+        go_on.set()
+        await responding
+    assert writer.data == [b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n\n"]
+    assert work.num_closes == 1
+
+
+async def test_without_a_writer_of_the_connection_all_events_are_read() -> None:
+    def divert(writer: BodyWriter) -> None:
+        raise AssertionError("nothing can be written past the server's own sending")
+
+    work, sent = Work(), Sent()
+    answer = EventStreamResponse(events(b"data: 1\n\n"), work, heartbeat_s=0, send_timeout_s=10, divert=divert)
+    await answer(SCOPE, stays, sent)
+    assert sent.body == b"data: 1\n\n"
 
 
 def test_a_heartbeat_is_one_comment_line() -> None:
