@@ -147,6 +147,7 @@ def create_app(
 
     prefix_service = build_prefixes(settings, runtime, url)
     programs = build_programs(settings, runtime, url, tool_service, prefix_service)
+    tenants = build_tenancy(settings, url, engine)
     services = Services(
         settings=settings,
         runtime=runtime,
@@ -162,8 +163,8 @@ def create_app(
         batches=build_runner(
             settings, itself, url=url, files_dir=files_dir, lifecycle=lifecycle, runtime=runtime, models=served
         ),
-        detached=build_runs(settings, url, programs.doors, lifecycle),
-        tenants=build_tenancy(settings, url, engine),
+        detached=build_runs(settings, url, programs, runtime, lifecycle, tenants),
+        tenants=tenants,
     )
     app = DescribedApi(
         title="Wye",

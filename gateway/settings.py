@@ -236,6 +236,9 @@ class Settings(BaseSettings):
     max_run_event_bytes: Annotated[int, Field(ge=1024)] = 8 * 1024 * 1024
     """Most bytes of events of one run; the oldest go first."""
 
+    max_run_journal_bytes: Annotated[int, Field(ge=0)] = 16 * 1024 * 1024
+    """Most bytes of the journal from which one run goes on after a crash; with more it cannot, 0 keeps none."""
+
     run_ttl_s: Annotated[int, Field(ge=1, le=10**9)] = 24 * 3600
     """Seconds that a detached run is kept after its end."""
 

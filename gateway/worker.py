@@ -70,6 +70,8 @@ class DrainingServer(uvicorn.Server):
             self._services.batches.start()
         if self._services.tenants is not None:
             self._services.tenants.settler.start()
+        if self._services.detached is not None:
+            self._services.detached.watch()
 
     async def on_tick(self, counter: int) -> bool:
         """Runs ten times a second; true ends the server."""

@@ -123,6 +123,11 @@ class ProgramRun:
         return usage
 
     @property
+    def limits(self) -> ProgramLimits:
+        """What it may use."""
+        return self._guard.limits
+
+    @property
     def num_contexts(self) -> int:
         """Contexts it holds now."""
         return self._scope.num_contexts

@@ -6,8 +6,12 @@ import uuid
 from dataclasses import replace
 
 from extensions.errors import ArgumentsInvalid, ProgramInvalid
+from extensions.journal.journal import Journal
 from extensions.programs.doors import Inbox
+from extensions.programs.limits import ProgramLimits
+from extensions.programs.program import Program
 from extensions.programs.request import ProgramRequest
+from extensions.programs.run import ProgramRun
 from extensions.programs.versions import read_reference
 from extensions.runtime import Runtime
 from gateway.errors import BadRequest
@@ -78,6 +82,7 @@ class ProgramStarter:
         payer: Payer | None = None,
         run_id: str = "",
         inbox: Inbox | None = None,
+        journal: Journal | None = None,
     ) -> ProgramWork:
         """Starts the program that a request asks for.
 
@@ -90,6 +95,7 @@ class ProgramStarter:
             payer: Told at the end what was used.
             run_id: Of the run; a new one if left out.
             inbox: What the client says to it while it runs.
+            journal: Where it is written down, so that it can be gone on with.
 
         Raises:
             ArgumentsInvalid: Its name, arguments or limits are wrong; `param` is the path in the body.
@@ -110,6 +116,7 @@ class ProgramStarter:
                 payer=payer,
                 run_id=run_id or new_run_id(),
                 inbox=inbox,
+                journal=journal,
             )
         except ProgramInvalid as error:
             error.param = "extension.source"
@@ -130,6 +137,7 @@ class ProgramStarter:
         run_id: str,
         inbox: Inbox | None,
         requested: RequestedPrefix | None = None,
+        journal: Journal | None = None,
     ) -> ProgramWork:
         """Starts a program; see `start`. `param` of what it raises begins with the name of one of the fields.
 
@@ -142,6 +150,7 @@ class ProgramStarter:
             run_id: Of the run.
             inbox: What the client says to it while it runs.
             requested: The prefix that it is there to make; see `RequestedPrefix`.
+            journal: Where it is written down, so that it can be gone on with.
 
         Raises:
             PermissionDenied: The key that pays may not run programs.
@@ -149,19 +158,63 @@ class ProgramStarter:
         if payer is not None:
             payer.require("programs")
         program = await self._finder.find(fields, owner)
+        asked = replace(given, args=fields.args, id=run_id, strict_path=fields.strict_path, trace=fields.trace)
+        run = await self.run(
+            program,
+            asked,
+            owner,
+            salt=salt,
+            payer=payer,
+            limits=self._runtime.programs.limits.narrowed(fields.limits),
+            inbox=inbox,
+            requested=requested,
+            journal=journal,
+        )
+        return ProgramWork(run, payer, model=given.model)
+
+    async def run(
+        self,
+        program: Program,
+        given: ProgramRequest,
+        owner: str,
+        *,
+        salt: str,
+        payer: Payer | None,
+        limits: ProgramLimits,
+        inbox: Inbox | None,
+        requested: RequestedPrefix | None = None,
+        journal: Journal | None = None,
+        age_s: float = 0.0,
+    ) -> ProgramRun:
+        """Has a program run.
+
+        Args:
+            program: Which.
+            given: What it answers.
+            owner: Who pays.
+            salt: Prefix pages are shared only among contexts of the same salt.
+            payer: Told what its tools use.
+            limits: What it may use.
+            inbox: What the client says to it while it runs.
+            requested: The prefix that it is there to make; see `RequestedPrefix`.
+            journal: Where it is written down, so that it can be gone on with.
+            age_s: Seconds since it was first begun, of one that is gone on with.
+        """
         asker = Asker(owner=owner, salt=salt, key_id=key_id_of(payer), program=program.digest)
-        world = self._worlds.world(asker=asker, run_id=run_id, model=given.model, payer=payer, requested=requested)
+        world = self._worlds.world(asker=asker, run_id=given.id, model=given.model, payer=payer, requested=requested)
         run = await self._runtime.run_program(
             program,
-            replace(given, args=fields.args, id=run_id, strict_path=fields.strict_path, trace=fields.trace),
-            limits=self._runtime.programs.limits.narrowed(fields.limits),
+            given,
+            limits=limits,
             account=owner,
             salt=salt,
             world=self.doors.open(world, owner, inbox),
             adapter=self._runtime.info.adapter_of(given.model),
+            journal=journal,
+            age_s=age_s,
         )
         self.live.add(run, owner)
-        return ProgramWork(run, payer, model=given.model)
+        return run
 
     async def aclose(self) -> None:
         """Ends all programs. Idempotent."""

@@ -79,6 +79,11 @@ class ProgramWork:
         self._steps = self._read()
 
     @property
+    def payer(self) -> Payer:
+        """Who pays."""
+        return self._payer
+
+    @property
     def usage(self) -> Usage:
         """Tokens so far, of all that the program generated."""
         used = self.run.usage

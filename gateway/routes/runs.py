@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from extensions.errors import ArgumentsInvalid
+from extensions.journal.journal import Journal
 from extensions.programs.request import ProgramRequest
 from gateway.errors import BadRequest, NotFound
 from gateway.openapi import takes
@@ -54,15 +55,16 @@ async def create_run(request: Request, services: ServicesDep) -> Response:
     )
     payer = payer_of(request, services, body.cache_salt)
     run_id = new_run_id()
-    inbox = services.detached_runs.inbox(run_id)
+    inbox, sink = services.detached_runs.inbox(run_id), services.detached_runs.sink(run_id)
+    journal = None if sink is None else Journal(sink)
     try:
         work = await services.programs.begin(
-            body.fields, owner, given, salt=payer.salt, payer=payer, run_id=run_id, inbox=inbox
+            body.fields, owner, given, salt=payer.salt, payer=payer, run_id=run_id, inbox=inbox, journal=journal
         )
     except (NotFound, ArgumentsInvalid) as error:
         error.param = (error.param or "").removeprefix("extension.")
         raise
-    await services.detached_runs.start(work, owner, run_head(work, model, body.metadata))
+    await services.detached_runs.start(work, owner, run_head(work, model, body.metadata), journal=sink)
     if body.stream:
         return event_stream(services, follow(services, run_id, owner, -1))
     return json_response(run_body(await read_run(services, run_id, owner)))

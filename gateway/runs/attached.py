@@ -51,6 +51,10 @@ class Attached:
         """What came of it, once the iteration has ended."""
         return self._run.outcome
 
+    def follow(self, run: ReadableRun) -> None:
+        """The run has begun again; what was told before is not told once more."""
+        self._run = run
+
     def tell(self, event: RunEvent) -> None:
         """There is an event."""
         if not self._is_closed:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from functools import partial
 
+from extensions.runtime import Runtime
 from gateway.errors import to_reply
 from gateway.lifecycle import Lifecycle
 from gateway.programs.finding import ProgramFinder
+from gateway.programs.running import ProgramStarter
 from gateway.runs.doors import Doors
+from gateway.runs.reviving import Reviver
 from gateway.runs.service import DetachedRuns
 from gateway.settings import Settings
 from gateway.state.bells import Bells
 from gateway.state.run_mail import MailBounds, ProgramMail
 from gateway.state.run_store import RunBounds, RunStore
 from gateway.state.run_values import ProgramValues
+from gateway.tenancy.build import Tenancy
 
 
 def build_doors(settings: Settings, url: str, finder: ProgramFinder) -> Doors:
@@ -32,23 +36,35 @@ def build_doors(settings: Settings, url: str, finder: ProgramFinder) -> Doors:
     return Doors(finder=finder, bells=bells, values=values, mail=mail)
 
 
-def build_runs(settings: Settings, url: str, doors: Doors, lifecycle: Lifecycle) -> DetachedRuns | None:
+def build_runs(
+    settings: Settings,
+    url: str,
+    programs: ProgramStarter,
+    runtime: Runtime,
+    lifecycle: Lifecycle,
+    tenants: Tenancy | None,
+) -> DetachedRuns | None:
     """What works on detached runs; None without a Redis.
 
     Args:
         settings: How to serve.
         url: Of a Redis; empty keeps no runs.
-        doors: Whose bells ring for their input; closed after the runs.
+        programs: Starts those that go on after a crash; its bells ring for their input. Closed after the runs.
+        runtime: Where they run.
         lifecycle: Counts them.
+        tenants: Who may use how much; None without tenants.
     """
-    if doors.bells is None:
+    bells = programs.doors.bells
+    if bells is None:
         return None
     bounds = RunBounds(
         runs=settings.max_runs,
         bytes=settings.max_runs_bytes,
         event_bytes=settings.max_run_event_bytes,
+        journal_bytes=settings.max_run_journal_bytes,
         ttl_s=settings.run_ttl_s,
         live_s=settings.program_wall_s,
     )
     told = partial(to_reply, retry_after_s=settings.retry_after_s, max_message_chars=settings.max_message_chars)
-    return DetachedRuns(RunStore(url, bounds), doors.bells, lifecycle, told)
+    store = RunStore(url, bounds)
+    return DetachedRuns(store, bells, lifecycle, told, Reviver(programs, runtime, store, bells, tenants))

@@ -75,4 +75,7 @@ def run_body(record: RunRecord) -> dict[str, Any]:
         "logs": answer.get("logs"),
         "error": record.error,
         "last_sequence_number": record.last,
+        "lives": record.lives + 1,
+        "resumable": record.is_resumable,
+        "not_resumable_reason": record.fixed or None,
     }

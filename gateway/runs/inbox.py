@@ -16,13 +16,14 @@ class RunInbox:
         store: Keeps the input.
         bells: Ring when there is some.
         run_id: Of the run.
+        place: Behind what was received before.
     """
 
-    def __init__(self, store: RunStore, bells: Bells, run_id: str) -> None:
+    def __init__(self, store: RunStore, bells: Bells, run_id: str, *, place: int = 0) -> None:
         self._store = store
         self._bells = bells
         self._run_id = run_id
-        self._place = 0
+        self._place = place
         self._waiting: deque[bytes] = deque()
 
     async def receive(self, timeout_s: float | None) -> bytes | None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 
+from extensions.programs.run import ProgramRun
 from gateway.errors import ErrorReply, NotReady, StoreUnavailable
 from gateway.lifecycle import Lifecycle
 from gateway.programs.work import ProgramWork
-from gateway.runs.events import ENDS, event
+from gateway.runs.events import ENDS, STARTED, event
 from gateway.runs.inbox import RunInbox
-from gateway.runs.making import INTERRUPTED, End, Making
+from gateway.runs.journal import RunJournal
+from gateway.runs.making import INTERRUPTED, MAX_LIVES, End, Making
+from gateway.runs.outbox import Outbox
+from gateway.runs.reviving import Reviver
 from gateway.sse import close_shielded
 from gateway.state.bells import Bells
-from gateway.state.run_store import RunStore, Told
+from gateway.state.run_store import RunRecord, RunStore, Told
 from gateway.state.tasks import end_task
 
 log = logging.getLogger(__name__)
@@ -41,15 +46,22 @@ class DetachedRuns:
         bells: Ring for their input.
         lifecycle: Counts them.
         to_reply: What a client sees of an error.
+        reviver: Begins runs again whose process or engine has died; None to let them fail.
 
     Attributes:
         store: See above.
     """
 
     def __init__(
-        self, store: RunStore, bells: Bells, lifecycle: Lifecycle, to_reply: Callable[[Exception], ErrorReply]
+        self,
+        store: RunStore,
+        bells: Bells,
+        lifecycle: Lifecycle,
+        to_reply: Callable[[Exception], ErrorReply],
+        reviver: Reviver | None = None,
     ) -> None:
         self.store = store
+        self._reviver = reviver
         self._bells = bells
         self._lifecycle = lifecycle
         self._to_reply = to_reply
@@ -68,7 +80,21 @@ class DetachedRuns:
         """What clients say to a run that is about to begin."""
         return RunInbox(self.store, self._bells, run_id)
 
-    async def start(self, work: ProgramWork, owner: str, head: dict[str, Any], *, attach: bool = False) -> ProgramWork:
+    def sink(self, run_id: str) -> RunJournal | None:
+        """Where the journal of a run is written that is about to begin; None if none is kept."""
+        if self._reviver is None or not self.store.bounds.journal_bytes:
+            return None
+        return RunJournal(run_id, self.store.bounds.journal_bytes)
+
+    async def start(
+        self,
+        work: ProgramWork,
+        owner: str,
+        head: dict[str, Any],
+        *,
+        attach: bool = False,
+        journal: RunJournal | None = None,
+    ) -> ProgramWork:
         """Keeps a program that has begun, and goes on with it whoever is there to read; closes it where that cannot be.
 
         Args:
@@ -76,6 +102,7 @@ class DetachedRuns:
             owner: Whose it is.
             head: What is known of it.
             attach: The request reads it too.
+            journal: Where it is written down; what `sink` returned for it.
 
         Returns:
             What to read: with `attach` a reader of its own, which may be closed without ending the run.
@@ -91,23 +118,42 @@ class DetachedRuns:
             await close_shielded(work)
             raise
         try:
-            if not await self.store.create(run_id, owner, token, head):
+            origin = self._origin(work, journal)
+            if not await self.store.create(run_id, owner, token, head, origin):
                 most = self.store.bounds.runs
                 raise NotReady(f"You have {most} runs that have not ended. Try again later.")
         except BaseException:
             self._lifecycle.leave()
             await close_shielded(work)
             raise
-        making = Making(self.store, run_id, token, work, self._to_reply)
+        making = self._making(run_id, token, work, journal)
         reader = ProgramWork(making.attach()) if attach else work
-        self._makings[run_id] = making
+        self._begin(making)
+        self.watch()
+        return reader
+
+    def _origin(self, work: ProgramWork, journal: RunJournal | None) -> bytes:
+        if journal is None or self._reviver is None or not isinstance(work.run, ProgramRun):
+            return b""
+        origin = self._reviver.origin(work.run, work.payer)
+        if not origin or len(origin) > self.store.bounds.journal_bytes:
+            journal.fixed = "what it was begun with cannot be kept"
+            return b""
+        return origin
+
+    def _making(
+        self, run_id: str, token: str, work: ProgramWork, journal: RunJournal | None, outbox: Outbox | None = None
+    ) -> Making:
+        revive = None if self._reviver is None else self._reviver.run
+        return Making(self.store, run_id, token, work, self._to_reply, outbox=outbox, journal=journal, revive=revive)
+
+    def _begin(self, making: Making) -> None:
+        self._makings[making.run_id] = making
         task = asyncio.create_task(self._make(making))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self.watch()
         if self._beating is None or self._beating.done():
             self._beating = asyncio.create_task(self._beat())
-        return reader
 
     async def cancel(self, run_id: str) -> bool:
         """Ends a run that is worked on here; false if it is not."""
@@ -170,13 +216,72 @@ class DetachedRuns:
                 now_s = time.monotonic()
                 since = {run_id: since.get(run_id, now_s) for run_id in overdue}
                 for run_id in [one for one, seen_s in since.items() if now_s - seen_s >= GRACE_S]:
-                    await self._give_up(run_id)
+                    if not await self._take_over(run_id):
+                        await self._give_up(run_id)
             except StoreUnavailable as error:
                 log.warning("runs cannot be looked after: %s", error)
                 since = {}
             except Exception:
                 log.exception("looking after runs failed")
             await asyncio.sleep(LOOK_S)
+
+    async def _take_over(self, run_id: str) -> bool:
+        """Goes on with a run whose process is gone; false if nobody can."""
+        reviver, record = self._reviver, await self.store.find(run_id)
+        if reviver is None or record is None or not record.is_resumable or self._lifecycle.is_draining:
+            return False
+        token = uuid.uuid4().hex
+        if not await self.store.go_on(run_id, token, MAX_LIVES, is_own=False):
+            return False
+        task = asyncio.create_task(self._go_on(reviver, run_id, token))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _go_on(self, reviver: Reviver, run_id: str, token: str) -> None:
+        keeping = asyncio.create_task(self._keep(run_id, token))
+        try:
+            # Read now that nobody else can write.
+            record = await self.store.find(run_id)
+            if record is not None:
+                await self._begin_again(reviver, record, token)
+        except StoreUnavailable as error:
+            log.warning("run %s cannot go on now: %s", run_id, error)
+        finally:
+            await end_task(keeping)
+
+    async def _begin_again(self, reviver: Reviver, record: RunRecord, token: str) -> None:
+        most, run_id = self.store.bounds.journal_bytes, record.id
+        journal = RunJournal(run_id, most, num_bytes=record.journal_bytes, num_parts=record.parts)
+        outbox = Outbox(record.last + 1, await self.store.marks(run_id))
+        if record.last < 0:
+            outbox.add(STARTED)
+        self._lifecycle.enter()
+        try:
+            work = await reviver.take_over(record, journal)
+        except BaseException as error:
+            self._lifecycle.leave()
+            if not isinstance(error, Exception) or isinstance(error, StoreUnavailable):
+                raise
+            log.warning("run %s cannot go on here: %s", run_id, error)
+            await self._fail(record, token, error)
+            return
+        log.warning("run %s goes on: its worker is gone", run_id)
+        self._begin(self._making(run_id, token, work, journal, outbox))
+
+    async def _keep(self, run_id: str, token: str) -> None:
+        """Gives signs of life of a run that is about to begin again."""
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                await self.store.beat([(run_id, token)])
+            await asyncio.sleep(BEAT_S)
+
+    async def _fail(self, record: RunRecord, token: str, error: Exception) -> None:
+        number = record.last + 1
+        told = Told(events=[event(ENDS["failed"], number)], last=number)
+        with contextlib.suppress(StoreUnavailable):
+            problem = self._to_reply(error).body["error"]
+            await self.store.settle(record.id, token, told, "failed", {}, problem)
 
     async def _give_up(self, run_id: str) -> None:
         record = await self.store.find(run_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from extensions.journal.journal import Journal
 from extensions.programs.request import ProgramRequest
 from gateway.errors import BadRequest
 from gateway.programs.running import new_run_id
@@ -37,18 +38,19 @@ async def start_program(
         Exception: What `ProgramStarter.start` raises.
     """
     owner, run_id = payer.account, new_run_id()
-    inbox = None
+    inbox = sink = None
     if fields.detached:
         check_args(fields.args, "extension.args")
         await services.detached_runs.store.check()
-        inbox = services.detached_runs.inbox(run_id)
+        inbox, sink = services.detached_runs.inbox(run_id), services.detached_runs.sink(run_id)
+    journal = None if sink is None else Journal(sink)
     work = await services.programs.start(
-        body, fields, owner, given, salt=payer.salt, payer=payer, run_id=run_id, inbox=inbox
+        body, fields, owner, given, salt=payer.salt, payer=payer, run_id=run_id, inbox=inbox, journal=journal
     )
     if not fields.detached:
         return work
     head = run_head(work, given.model, getattr(body, "metadata", None) or None)
-    return await services.detached_runs.start(work, owner, head, attach=True)
+    return await services.detached_runs.start(work, owner, head, attach=True, journal=sink)
 
 
 def check_args(args: dict[str, Any], param: str) -> None:

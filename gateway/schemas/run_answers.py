@@ -43,6 +43,9 @@ class RunObject(TypedDict):
     logs: str | None
     error: dict[str, Any] | None
     last_sequence_number: int
+    lives: int
+    resumable: bool
+    not_resumable_reason: str | None
 
 
 class RunList(TypedDict):

@@ -4,9 +4,13 @@ Keys, all with the prefix of the store, which is one hash tag so that a cluster 
 
     pr:ID       hash    a run: `owner`, `status`, `token` of whoever works on it, `cancel`, `head`, `answer` and `error`
                         in JSON, `created` and `ended` in milliseconds, `last` (number of the last event), `first` (of
-                        the first that is still there), `event_bytes`, `inputs`, `input_bytes`
+                        the first that is still there), `event_bytes`, `inputs`, `input_bytes`, `journal_bytes`,
+                        `journal` (number of its last part), `lives` (how often somebody went on with it), `fixed` (why
+                        nobody can; else it is not there)
     pe:ID       stream  its events; field `d` holds some of them, one a line, `n` the number of the last of those
     pi:ID       list    its input, JSON
+    pj:ID       list    its journal; the first element is what it was begun with
+    pm:ID       hash    what has given something out -> how much of that is among the events
     plx         zset    run id -> time in milliseconds until which somebody works on it
     prn:OWNER   zset    run id -> time of its creation in milliseconds
     prx:OWNER   zset    run id -> time in milliseconds at which it goes, for those that have ended
@@ -43,7 +47,9 @@ local function drop(owner, run)
     redis.call('ZREM', prefix .. 'prn:' .. owner, run)
     redis.call('ZREM', prefix .. 'prx:' .. owner, run)
     redis.call('ZREM', prefix .. 'plx', run)
-    redis.call('DEL', prefix .. 'pr:' .. run, prefix .. 'pe:' .. run, prefix .. 'pi:' .. run)
+    for _, kind in ipairs({'pr:', 'pe:', 'pi:', 'pj:', 'pm:'}) do
+        redis.call('DEL', prefix .. kind .. run)
+    end
 end
 local function expire(owner)
     local old = redis.call('ZRANGEBYSCORE', prefix .. 'prx:' .. owner, '-inf', now_ms(), 'LIMIT', 0, 100)
@@ -75,13 +81,41 @@ local function keep(owner, ms)
         end
     end
 end
+local function forget_journal(owner)
+    local key = prefix .. 'pr:' .. id
+    local size = tonumber(redis.call('HGET', key, 'journal_bytes') or '0')
+    if size > 0 then
+        count(owner, id, -size)
+        redis.call('HSET', key, 'journal_bytes', 0)
+    end
+    redis.call('DEL', prefix .. 'pj:' .. id, prefix .. 'pm:' .. id)
+end
+-- Part `number` of the journal, if it is not there yet; or why it ends.
+local function write(owner, number, journal, fixed, ms)
+    local key = prefix .. 'pr:' .. id
+    if #fixed > 0 then
+        redis.call('HSET', key, 'fixed', fixed)
+        forget_journal(owner)
+    elseif #journal > 0 and tonumber(redis.call('HGET', key, 'journal') or '0') < number then
+        redis.call('RPUSH', prefix .. 'pj:' .. id, journal)
+        redis.call('PEXPIRE', prefix .. 'pj:' .. id, ms)
+        redis.call('HSET', key, 'journal', number)
+        redis.call('HINCRBY', key, 'journal_bytes', #journal)
+        count(owner, id, #journal)
+    end
+end
 -- Events `last` and before, if they are not there yet; the oldest go where one run has too many.
-local function tell(owner, last, events, max_event_bytes)
+local function tell(owner, last, events, max_event_bytes, marks)
     local key = prefix .. 'pr:' .. id
     if #events == 0 or tonumber(redis.call('HGET', key, 'last')) >= last then
         return
     end
     redis.call('XADD', prefix .. 'pe:' .. id, '*', 'n', last, 'd', events)
+    if marks and #marks > 0 then
+        for source, amount in pairs(cjson.decode(marks)) do
+            redis.call('HINCRBY', prefix .. 'pm:' .. id, source, amount)
+        end
+    end
     redis.call('HSET', key, 'last', last)
     count(owner, id, #events)
     local size = redis.call('HINCRBY', key, 'event_bytes', #events)
@@ -96,6 +130,7 @@ end
 local function finish(owner, status, answer, problem, ttl_ms)
     local key = prefix .. 'pr:' .. id
     local now = now_ms()
+    forget_journal(owner)
     redis.call('HSET', key, 'status', status, 'ended', whole(now), 'answer', answer, 'error', problem)
     redis.call('HDEL', key, 'token')
     count(owner, id, #answer + #problem)
@@ -112,7 +147,8 @@ CREATE = (
     _COMMON
     + """
 -- KEYS  pr:ID
--- ARGV  prefix, id, owner, token, head, lease in ms, most runs, most bytes, longest time until it is forgotten in ms
+-- ARGV  prefix, id, owner, token, head, lease in ms, most runs, most bytes, longest time until it is forgotten in ms,
+--       what it was begun with or ''
 -- returns  1, or 0 if the owner has too many that have not ended
 local owner, token = ARGV[3], ARGV[4]
 if redis.call('HGET', KEYS[1], 'token') == token then
@@ -128,6 +164,12 @@ local now = now_ms()
 redis.call('HSET', KEYS[1], 'owner', owner, 'status', 'in_progress', 'token', token, 'head', ARGV[5],
     'created', whole(now), 'last', -1, 'first', 0, 'event_bytes', 0, 'inputs', 0, 'input_bytes', 0)
 redis.call('PEXPIRE', KEYS[1], ARGV[9])
+if #ARGV[10] > 0 then
+    redis.call('RPUSH', prefix .. 'pj:' .. id, ARGV[10])
+    redis.call('PEXPIRE', prefix .. 'pj:' .. id, ARGV[9])
+    redis.call('HSET', KEYS[1], 'journal_bytes', #ARGV[10])
+    count(owner, id, #ARGV[10])
+end
 redis.call('ZADD', prefix .. 'prn:' .. owner, whole(now), id)
 redis.call('ZADD', prefix .. 'plx', whole(now + tonumber(ARGV[6])), id)
 count(owner, id, #ARGV[5] + #id + """
@@ -143,7 +185,8 @@ APPEND = (
     _COMMON
     + """
 -- KEYS  pr:ID
--- ARGV  prefix, id, token, number of the last event, events, most bytes of events, most bytes, longest time in ms
+-- ARGV  prefix, id, token, number of the last event, events, most bytes of events, most bytes, longest time in ms,
+--       number of a part of the journal, the part or '', why there is no more of it or '', what gave out the events
 -- returns  1, or 0 if the run is gone, or -1 if it is somebody else's by now
 local owner = redis.call('HGET', KEYS[1], 'owner')
 if not owner then
@@ -152,8 +195,11 @@ end
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[3] then
     return -1
 end
-tell(owner, tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]))
-redis.call('PEXPIRE', prefix .. 'pe:' .. id, ARGV[8])
+write(owner, tonumber(ARGV[9]), ARGV[10], ARGV[11], ARGV[8])
+tell(owner, tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6]), ARGV[12])
+for _, kind in ipairs({'pe:', 'pj:', 'pm:'}) do
+    redis.call('PEXPIRE', prefix .. kind .. id, ARGV[8])
+end
 bound(owner, tonumber(ARGV[7]))
 return 1
 """
@@ -209,6 +255,35 @@ tell(owner, tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]))
 finish(owner, 'failed', '{}', ARGV[6], tonumber(ARGV[7]))
 redis.call('PUBLISH', ARGV[8], KEYS[1])
 return 1
+"""
+)
+
+GO_ON = (
+    _COMMON
+    + """
+-- KEYS  pr:ID
+-- ARGV  prefix, id, token of whoever goes on with the run, whether that is whoever works on it, lease in ms, most lives
+-- returns  how many lives that makes, or 0 if nobody may go on with it, or somebody works on it
+local found = redis.call('HMGET', KEYS[1], 'owner', 'status', 'fixed', 'token', 'cancel', 'lives')
+if not found[1] or found[2] ~= 'in_progress' or found[3] or redis.call('EXISTS', prefix .. 'pj:' .. id) == 0 then
+    return 0
+end
+if tonumber(found[6] or '0') >= tonumber(ARGV[6]) then
+    return 0
+end
+if ARGV[4] == '1' then
+    if found[4] ~= ARGV[3] then
+        return 0
+    end
+else
+    local until_ms = redis.call('ZSCORE', prefix .. 'plx', id)
+    if found[5] or not until_ms or tonumber(until_ms) > now_ms() then
+        return 0
+    end
+    redis.call('HSET', KEYS[1], 'token', ARGV[3])
+end
+redis.call('ZADD', prefix .. 'plx', whole(now_ms() + tonumber(ARGV[5])), id)
+return redis.call('HINCRBY', KEYS[1], 'lives', 1)
 """
 )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import msgspec
@@ -30,6 +30,7 @@ MAX_INPUT_BYTES = 4 * 2**20
 """Of one run, over all its time."""
 
 _MAX_FOLLOWERS = 1024
+_PARTS = 1000
 _WHAT = "runs"
 
 Status = Literal["in_progress", "completed", "failed", "cancelled"]
@@ -43,6 +44,7 @@ class RunBounds:
         runs: Of one owner.
         bytes: Of all runs of one owner.
         event_bytes: Of the events of one run; the oldest go.
+        journal_bytes: Of the journal of one run; with more nobody can go on with it.
         ttl_s: How long a run is kept after its end.
         live_s: Longest that a run takes.
     """
@@ -52,6 +54,7 @@ class RunBounds:
     event_bytes: int
     ttl_s: int
     live_s: float
+    journal_bytes: int = 0
 
     @property
     def longest_ms(self) -> int:
@@ -74,6 +77,10 @@ class RunRecord:
         ended: Unix time in seconds; None before.
         last: Number of its last event; -1 if there is none.
         first: Number of the first event that is still there.
+        lives: How often somebody went on with it after a crash.
+        journal_bytes: Of its journal.
+        parts: Of its journal, besides what it was begun with.
+        fixed: Why nobody can go on with it; empty if that is not so.
     """
 
     id: str
@@ -86,11 +93,20 @@ class RunRecord:
     ended: int | None
     last: int
     first: int
+    lives: int = 0
+    journal_bytes: int = 0
+    parts: int = 0
+    fixed: str = ""
 
     @property
     def is_over(self) -> bool:
         """Nothing more comes of it."""
         return self.status != "in_progress"
+
+    @property
+    def is_resumable(self) -> bool:
+        """Somebody could go on with it after a crash."""
+        return not self.is_over and self.journal_bytes > 0 and not self.fixed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,15 +116,35 @@ class Told:
     Attributes:
         events: JSON, each on one line.
         last: Number of the last of them.
+        marks: What gave them out, and how much each.
     """
 
     events: Sequence[bytes]
     last: int
+    marks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def data(self) -> bytes:
         """All of them."""
         return b"\n".join(self.events)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A part of a journal.
+
+    Attributes:
+        number: Which; those of one run rise.
+        data: Some entries; empty for none.
+        fixed: Why there are no more of them; empty if there are.
+    """
+
+    number: int = 0
+    data: bytes = b""
+    fixed: str = ""
+
+
+NO_PART = Part()
 
 
 class RunStore:
@@ -130,6 +166,7 @@ class RunStore:
         self._settle = register(run_scripts.SETTLE)
         self._give_up = register(run_scripts.GIVE_UP)
         self._beat = register(run_scripts.BEAT)
+        self._go_on = register(run_scripts.GO_ON)
         self._overdue = register(run_scripts.OVERDUE)
         self._page = register(run_scripts.PAGE)
         self._input = register(run_scripts.INPUT)
@@ -153,25 +190,42 @@ class RunStore:
 
     # -- by whoever works on a run ----------------------------------------------------------------------------------
 
-    async def create(self, run_id: str, owner: str, token: str, head: dict[str, Any]) -> bool:
+    async def create(self, run_id: str, owner: str, token: str, head: dict[str, Any], origin: bytes = b"") -> bool:
         """Keeps a run that has begun; false if the owner has too many that have not ended.
+
+        Args:
+            run_id: Which.
+            owner: Whose.
+            token: With which it is written.
+            head: What is known of it.
+            origin: What somebody else needs to begin it again, if it keeps a journal.
 
         Raises:
             StoreUnavailable: Redis did not answer.
         """
         bounds = self.bounds
         most = [str(bounds.runs), str(bounds.bytes), str(bounds.longest_ms)]
-        args: list[str | bytes] = [PREFIX, run_id, owner, token, msgspec.json.encode(head), str(LEASE_MS), *most]
+        args: list[str | bytes] = [
+            PREFIX,
+            run_id,
+            owner,
+            token,
+            msgspec.json.encode(head),
+            str(LEASE_MS),
+            *most,
+            origin,
+        ]
         with unavailable(_WHAT):
             return bool(await self._create(keys=[run_key(run_id)], args=args))
 
-    async def append(self, run_id: str, token: str, told: Told) -> bool:
-        """Adds events; false if the run is gone or somebody else's by now.
+    async def append(self, run_id: str, token: str, told: Told, part: Part = NO_PART) -> bool:
+        """Adds to the journal, and events, in one step; false if the run is gone or somebody else's by now.
 
         Raises:
             StoreUnavailable: Redis did not answer.
         """
         args = [*self._telling(run_id, token, told), str(self.bounds.longest_ms)]
+        args += [str(part.number), part.data, part.fixed, msgspec.json.encode(told.marks) if told.marks else b""]
         with unavailable(_WHAT):
             return int(await self._append(keys=[run_key(run_id)], args=args)) > 0
 
@@ -197,6 +251,47 @@ class RunStore:
         args = [PREFIX, str(LEASE_MS), *(part for run in runs for part in run)]
         with unavailable(_WHAT):
             return [int(one) for one in await self._beat(keys=[f"{PREFIX}plx"], args=args)]
+
+    async def go_on(self, run_id: str, token: str, most_lives: int, *, is_own: bool) -> int:
+        """Says that a run is gone on with from its journal: how many lives that makes, or 0 if it must not be.
+
+        Args:
+            run_id: Which.
+            token: Of whoever goes on with it.
+            most_lives: It is not gone on with more often.
+            is_own: It is who works on it already; else nobody must.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        args = [PREFIX, run_id, token, str(int(is_own)), str(LEASE_MS), str(most_lives)]
+        with unavailable(_WHAT):
+            return int(await self._go_on(keys=[run_key(run_id)], args=args))
+
+    async def journal(self, run_id: str) -> tuple[bytes, list[bytes]]:
+        """What a run was begun with, and its journal so far; nothing if there is none.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        parts: list[bytes] = []
+        while True:
+            with unavailable(_WHAT):
+                start = len(parts)
+                more = await self._redis.lrange(f"{PREFIX}pj:{run_id}", start, start + _PARTS - 1)
+            parts += cast("list[bytes]", more)
+            if len(more) < _PARTS:
+                return (parts[0] if parts else b""), parts[1:]
+
+    async def marks(self, run_id: str) -> dict[str, int]:
+        """What gave out something that is among the events, and how much.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        with unavailable(_WHAT):
+            found: Any = await self._redis.hgetall(f"{PREFIX}pm:{run_id}")
+        return {source.decode(): int(amount) for source, amount in found.items()}
 
     async def inputs(self, run_id: str, start: int) -> list[bytes]:
         """Input from a place on; at most 16 at a time.
@@ -330,6 +425,10 @@ def _record(run_id: str, found: dict[bytes, bytes]) -> RunRecord:
         ended=None if ended is None else int(ended) // 1000,
         last=int(found[b"last"]),
         first=int(found[b"first"]),
+        lives=int(found.get(b"lives", b"0")),
+        journal_bytes=int(found.get(b"journal_bytes", b"0")),
+        parts=int(found.get(b"journal", b"0")),
+        fixed=found.get(b"fixed", b"").decode(),
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from engine.errors import EngineStopped
 from engine.text.model import TextModel
-from gateway.runs import making, service
+from gateway.runs import making, outbox, service
 from gateway.runs.following import follow
 from gateway.state import run_store
 from gateway.state.embedded import EmbeddedRedis, find_server
@@ -256,19 +256,24 @@ async def test_a_limit_ends_it(here: Worker) -> None:
     assert (failed["error"]["code"], failed["error"]["limit"]) == ("limit_exceeded", "wall_s")
 
 
-async def test_an_engine_that_stops_fails_it(here: Worker, engine: ScriptedEngine) -> None:
+async def test_an_engine_that_stops_again_and_again_fails_it(
+    here: Worker, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "BACKOFF_S", (0.01,))
     engine.script = lambda request, index: [[40], EngineStopped("the engine process ended")]
     run = await begin(here.ann, "ctx = await lm.context('Hi')\nreturn (await ctx.generate()).text")
     failed = await ended(here.ann, run["id"])
     assert (failed["status"], failed["error"]["code"]) == ("failed", "engine_stopped")
+    assert failed["lives"] == 1 + making.MAX_LIVES
 
 
 @pytest.mark.usefixtures("hasty")
 async def test_a_run_whose_worker_is_gone_has_failed_and_says_why(
     engine: ScriptedEngine, model: TextModel, redis_url: str, there: Worker
 ) -> None:
-    victim = Worker(engine, model, redis_url)
+    victim = Worker(engine, model, redis_url, max_run_journal_bytes=0)
     run = await begin(victim.ann, SLEEPS)
+    assert (run["resumable"], run["lives"]) == (False, 1)
     await until(lambda: _last(there, run["id"], 1))
     before = await events_so_far(there, run["id"])
     following = asyncio.create_task(events(there.ann, run["id"], after=0))
@@ -284,8 +289,9 @@ async def test_a_run_whose_worker_is_gone_has_failed_and_says_why(
 
 @pytest.mark.usefixtures("hasty")
 async def test_a_worker_that_was_frozen_and_given_up_writes_nothing_more(
-    here: Worker, there: Worker, monkeypatch: pytest.MonkeyPatch
+    engine: ScriptedEngine, model: TextModel, redis_url: str, there: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    here = Worker(engine, model, redis_url, max_run_journal_bytes=0)
     run = await begin(here.ann, SLEEPS)
     await until(lambda: _last(there, run["id"], 1))
     frozen = here.services.detached_runs
@@ -297,6 +303,7 @@ async def test_a_worker_that_was_frozen_and_given_up_writes_nothing_more(
     await until(lambda: not frozen.num_running)
     assert await get(there.ann, f"/{run['id']}") == failed
     assert kinds(await events(there.ann, run["id"])) == ["started", "text.delta", "failed"]
+    await here.close()
 
 
 async def test_a_stop_of_the_worker_says_so(here: Worker, there: Worker) -> None:
@@ -399,7 +406,7 @@ async def test_without_a_store_there_are_no_runs(engine: ScriptedEngine, model: 
 async def test_events_that_were_too_many_are_told_as_lost(
     engine: ScriptedEngine, model: TextModel, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "MAX_TOLD_BYTES", 500)
+    monkeypatch.setattr(outbox, "MAX_TOLD_BYTES", 500)
     worker = Worker(engine, model, redis_url, max_run_event_bytes=2048)
     run = await begin(worker.ann, "for n in range(50):\n    await lm.emit_event('n', 'x' * 100)")
     done = await ended(worker.ann, run["id"])
