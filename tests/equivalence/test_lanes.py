@@ -143,7 +143,7 @@ async def _drawn(lanes: list[LiveContext], options: GenerateOptions) -> list[int
 
 @pytest.mark.parametrize("is_held", [False, True], ids=["free", "held to a language"])
 async def test_lanes_that_must_yield_their_pages_draw_the_same_tokens(model: Path, is_held: bool) -> None:
-    language = ConstraintSpec(kind=ConstraintKind.REGEX, source="[a-h ]{150,}")
+    language = ConstraintSpec(kind=ConstraintKind.REGEX, source="[a-h ]{900,}")
     async with open_engine(build_loop(engine_config(model, "torch", num_pages=24))) as engine:
         runtime = Runtime(engine, TextModel.load(model))
         pairs = [
@@ -153,6 +153,10 @@ async def test_lanes_that_must_yield_their_pages_draw_the_same_tokens(model: Pat
         options = guided(max_tokens=60)
         if is_held:
             options = replace(guided(max_tokens=60, frequency_penalty=0.5), constraint=language)
+            first = [runtime.open_context([3]), runtime.open_context([4])]  # compiles it, so that all others meet
+            await _drawn(first, replace(guided(max_tokens=2), constraint=language))
+            for lane in first:
+                lane.release()
         drawn = await asyncio.gather(*[_drawn(pair, options) for pair in pairs])
         async with asyncio.timeout(30):
             while engine.stats.num_preemptions == 0:  # noqa: ASYNC110
