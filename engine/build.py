@@ -292,12 +292,13 @@ def _graphs(loaded: _Loaded, storage: KVStorage, state: SamplerState, info: Engi
     """Decoding steps of the CUDA step, compiled and recorded; others are too, later, if that is wanted."""
     from engine.cuda.decoder import CudaDecoder
     from engine.cuda.graphs import GraphDecoder
-    from engine.cuda.prompt_graphs import PromptGraphs, prompt_graphs_wanted
+    from engine.cuda.prompt_graphs import PromptGraphs
+    from engine.cuda.recordings import PROGRAMS_VARIABLE, PROMPTS_VARIABLE, is_wanted
     from engine.cuda.status import cuda_status
 
     assert loaded.cuda is not None
     prompts = None
-    if prompt_graphs_wanted():
+    if is_wanted(PROMPTS_VARIABLE):
         parts = loaded.model.parts if isinstance(loaded.model, SplitModel) else (loaded.model,)
         whole = next(part for part in parts if isinstance(part, CudaDecoder))
         prompts = PromptGraphs(whole, storage)
@@ -313,6 +314,7 @@ def _graphs(loaded: _Loaded, storage: KVStorage, state: SamplerState, info: Engi
         max_context=longest,
         pdl=cuda_status(storage.device).has_pdl,
         prompts=prompts,
+        records_programs=is_wanted(PROGRAMS_VARIABLE),
     )
     decoder.record(("plain", "full", "logits"))
     log.info("decoding steps recorded in %.1f s", time.perf_counter() - started_s)

@@ -38,6 +38,7 @@ class GraphDecoder:
         max_context: Tokens of the longest context.
         pdl: Kernels may begin before those in front of them have ended.
         prompts: Recorded steps with prompts, if there are to be any: they are recorded when no step waits.
+        records_programs: Steps with device programs are recorded too, likewise.
 
     Attributes:
         state: The same.
@@ -53,6 +54,7 @@ class GraphDecoder:
         max_context: int,
         pdl: bool,
         prompts: PromptGraphs | None = None,
+        records_programs: bool = False,
     ) -> None:
         self.state = state
         self._prompts = prompts
@@ -64,7 +66,7 @@ class GraphDecoder:
         self._table = DrawTable(state, max_lanes=max_lanes)
         self._tokens = torch.zeros(max_lanes, dtype=torch.int64, device=model.device)
         self._drawn_by: dict[tuple[int, tuple[int, ...]], Ending] = {}
-        self._programs = ProgramGraphs(state, self._table, max_context)
+        self._programs = ProgramGraphs(state, self._table, max_context) if records_programs else None
         shared = SharedMemory(
             DecodeBuffers(model, list(plans.values())), storage, state, self._table, self._tokens, pdl
         )
@@ -92,7 +94,7 @@ class GraphDecoder:
 
     def draw_by_program(self, staged: StagedLanes, lanes: Sequence[ProgramLane]) -> ProgramStep | None:
         """Starts a step that ends with a program, if it is recorded; see `DecodeStep.draw_by_program`."""
-        if self._ending(staged.rows) == "logits":
+        if self._programs is None or self._ending(staged.rows) == "logits":
             return None
         found = self._programs.ending(staged.step, staged.rows, lanes)
         if found is None:
@@ -109,11 +111,13 @@ class GraphDecoder:
 
     def recall(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
         """See `DecodeStep.recall`."""
-        self._programs.recall(rows, lanes)
+        if self._programs is not None:
+            self._programs.recall(rows, lanes)
 
     def rest(self) -> None:
         """Records a step with a program, and one with prompts, if they are due; see `DecodeStep.rest`."""
-        self._programs.rest()
+        if self._programs is not None:
+            self._programs.rest()
         if self._prompts is not None:
             self._prompts.rest()
 

@@ -9,7 +9,6 @@ Letters: T tokens of a step, R rows read out, V vocabulary.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +21,8 @@ from engine.attention.plan_room import LaunchShape, PlanRoom, shapes_of
 from engine.attention.triton import CutLaunch, TritonBackend, cut_step
 from engine.cuda.decoder import CudaDecoder
 from engine.cuda.recordings import Recordings, capture
-from engine.errors import ModelLoadError
 from engine.kv.storage import KVStorage
 from engine.models.step import StepInputs
-
-VARIABLE = "WYE_PROMPT_GRAPHS"
 
 SIZES = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 """Tokens of steps that are recorded: from 64 on near enough to each other that filling up adds half at most."""
@@ -35,18 +31,6 @@ READS = (16, 64, 320)
 """Rows whose logits are read out."""
 
 MOST_GRAPHS = 24
-
-
-def prompt_graphs_wanted() -> bool:
-    """Whether steps with prompts are to be recorded.
-
-    Raises:
-        ModelLoadError: The variable says neither 0 nor 1.
-    """
-    value = os.environ.get(VARIABLE, "0")
-    if value not in ("0", "1"):
-        raise ModelLoadError(f"{VARIABLE} is {value!r}; it must be 0 or 1")
-    return value == "1"
 
 
 class _Kind(msgspec.Struct, frozen=True):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 import torch
+
+from engine.errors import ModelLoadError
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +20,25 @@ FIRST_USES = 8
 LAST_USES = 64
 """Steps of a kind before one is recorded even if others wait."""
 
+PROGRAMS_VARIABLE = "WYE_PROGRAM_GRAPHS"
+"""Says whether steps with device programs are recorded."""
+
+PROMPTS_VARIABLE = "WYE_PROMPT_GRAPHS"
+"""Says whether steps with prompts are recorded."""
+
 Key = TypeVar("Key", bound=Hashable)
+
+
+def is_wanted(variable: str) -> bool:
+    """Whether steps of a kind are to be recorded: not unless its variable says so.
+
+    Raises:
+        ModelLoadError: The variable says neither 0 nor 1.
+    """
+    value = os.environ.get(variable, "0")
+    if value not in ("0", "1"):
+        raise ModelLoadError(f"{variable} is {value!r}; it must be 0 or 1")
+    return value == "1"
 
 
 class Recordings(Generic[Key]):

@@ -67,6 +67,7 @@ def test_programs_draw_the_same_tokens_within_recorded_steps(tmp_path: Path, mon
     with open_loop(model, max_num_seqs=3) as loop:
         expected = run(loop, program_requests())
     pretend(monkeypatch)
+    monkeypatch.setenv("WYE_PROGRAM_GRAPHS", "1")
     monkeypatch.setattr("engine.cuda.recordings.FIRST_USES", 1)
     monkeypatch.setattr("engine.cuda.recordings.LAST_USES", 2)  # the thread never rests where steps are slow
     recorded = []

@@ -198,7 +198,7 @@ def decoder(tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(recordings, "FIRST_USES", 1)
     storage = storage_for(checkpoint.config, num_pages=8, device=device)
     state = SamplerState(num_rows=6, vocab_size=V, device=device)
-    return GraphDecoder(model, storage, state, max_lanes=4, max_context=32, pdl=False)
+    return GraphDecoder(model, storage, state, max_lanes=4, max_context=32, pdl=False, records_programs=True)
 
 
 def engines(decoder: GraphDecoder, programs: Sequence[str | None]) -> tuple[Engine, Engine]:
@@ -294,7 +294,9 @@ def test_where_others_always_wait_a_program_is_recorded_in_the_end(
 def test_the_recording_that_was_used_longest_ago_makes_room(
     decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoder._programs._recordings, "_most", 2)
+    programs = decoder._programs
+    assert programs is not None
+    monkeypatch.setattr(programs._recordings, "_most", 2)
     ours, theirs = engines(decoder, ["scores", "scores", "scores"])
     recorded = []
     record = RecordedStep.record_program

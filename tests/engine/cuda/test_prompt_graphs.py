@@ -13,7 +13,8 @@ from engine.attention.triton import TritonBackend
 from engine.cuda import prompt_graphs, recordings
 from engine.cuda.decoder import CudaDecoder
 from engine.cuda.model import CudaModel
-from engine.cuda.prompt_graphs import PromptGraphs, prompt_graphs_wanted
+from engine.cuda.prompt_graphs import PromptGraphs
+from engine.cuda.recordings import is_wanted
 from engine.errors import ModelLoadError
 from engine.kv.storage import KVStorage
 from engine.models.checkpoint import open_checkpoint
@@ -131,10 +132,10 @@ def test_steps_that_do_not_fit_are_computed_as_they_come(device: torch.device, t
 
 
 def test_the_variable_says_whether_they_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(prompt_graphs.VARIABLE, raising=False)
-    assert not prompt_graphs_wanted()
-    monkeypatch.setenv(prompt_graphs.VARIABLE, "1")
-    assert prompt_graphs_wanted()
-    monkeypatch.setenv(prompt_graphs.VARIABLE, "yes")
+    monkeypatch.delenv(recordings.PROMPTS_VARIABLE, raising=False)
+    assert not is_wanted(recordings.PROMPTS_VARIABLE)
+    monkeypatch.setenv(recordings.PROMPTS_VARIABLE, "1")
+    assert is_wanted(recordings.PROMPTS_VARIABLE)
+    monkeypatch.setenv(recordings.PROMPTS_VARIABLE, "yes")
     with pytest.raises(ModelLoadError, match="WYE_PROMPT_GRAPHS is 'yes'; it must be 0 or 1"):
-        prompt_graphs_wanted()
+        is_wanted(recordings.PROMPTS_VARIABLE)
