@@ -7,7 +7,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,9 @@ import torch
 
 from engine.adapters.changes import Adapter
 from engine.adapters.loading import load_adapters
+from engine.adapters.passes import PassAdapters
+from engine.adapters.shelf import AdapterShelf
+from engine.adapters.sites import site_shapes
 from engine.adapters.split import SplitModel
 from engine.attention.preparing import prepare_backend
 from engine.attention.reader import AttentionReader
@@ -84,6 +87,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
     loaded = _load(checkpoint, config, placement)
     num_pages = pool_pages(config, model_config, placement, max_model_len)
     page_bytes = kv_page_bytes(config, model_config, placement.kv_dtype)
+    adapters = loaded.adapters
     info = EngineInfo(
         epoch=uuid.uuid4().hex,
         model_path=config.model,
@@ -104,7 +108,8 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         attention_backend=loaded.attention,
         defaults=checkpoint.defaults,
         generates=model_config.has_head,
-        adapters=tuple(_described(adapter) for adapter in loaded.adapters),
+        adapters=() if adapters is None else tuple(_described(adapter) for adapter in adapters.loaded),
+        sites={} if adapters is None else site_shapes(model_config),
         num_parameters=num_parameters(loaded.model),
         num_layers=model_config.num_layers,
         num_heads=model_config.num_heads,
@@ -125,6 +130,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         scheduler=make_scheduler(),
         runner=runner,
         compiler=compiler,
+        adapters=None if adapters is None else PassAdapters(adapters, model_config, placement.device),
         overlap=config.scheduling.overlap,
         check_integrity=config.check_integrity,
     )
@@ -156,7 +162,8 @@ class _Loaded:
     model: StepModel
     step: str
     attention: str
-    adapters: Sequence[Adapter]
+    adapters: AdapterShelf | None
+    """What lanes with an adapter are computed by; None where no step has any."""
     cuda: CudaModel | None = None
     """Weights of the CUDA step, if it is used."""
 
@@ -168,7 +175,7 @@ def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) ->
     if placement.step.is_cuda:
         return _load_cuda(checkpoint, config, placement)
     dtype = torch.bfloat16 if is_native else placement.dtype
-    adapters = load_adapters(config.adapters, checkpoint, dtype=dtype, device=placement.device)
+    adapters = AdapterShelf(load_adapters(config.adapters, checkpoint, dtype=dtype, device=placement.device))
     load_torch = partial(
         load_model,
         checkpoint,
@@ -185,8 +192,8 @@ def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) ->
 
     native = load_native(checkpoint, num_threads=placement.num_threads, int8=placement.weights == "int8")
     step = f"native {native.form}"
-    if not adapters:
-        return _Loaded(native, step, "native", ())
+    if not adapters.loaded:
+        return _Loaded(native, step, "native", None)
     log.info("lanes with an adapter are computed by torch: the native step has none; the weights are held twice")
     return _Loaded(SplitModel(native, load_torch()), step, "native", adapters)
 
@@ -195,7 +202,7 @@ def _load_cuda(checkpoint: Checkpoint, config: EngineConfig, placement: Placemen
     from engine.cuda.decoder import load_cuda  # only where Triton is known to be there
 
     device, dtype = placement.device, placement.dtype
-    adapters = load_adapters(config.adapters, checkpoint, dtype=dtype, device=device)
+    adapters = AdapterShelf(load_adapters(config.adapters, checkpoint, dtype=dtype, device=device))
     decoder = load_cuda(
         checkpoint,
         device=device,
@@ -205,8 +212,8 @@ def _load_cuda(checkpoint: Checkpoint, config: EngineConfig, placement: Placemen
         quantized_kv=placement.quantized_kv,
     )
     name = decoder.backend.name
-    if not adapters:
-        return _Loaded(decoder, "cuda", name, (), decoder.model)
+    if not adapters.loaded:
+        return _Loaded(decoder, "cuda", name, None, decoder.model)
     log.info("lanes with an adapter are computed by torch: the CUDA step has none")
     weights = decoder.model.weights
     shared = dataclasses.replace(weights, layers=list(weights.layers))

@@ -16,6 +16,8 @@ from concurrent.futures import Future
 
 import msgspec
 
+from engine.adapters.passes import PassAdapters, row_adapters
+from engine.adapters.table import AdapterPlace
 from engine.client import validate_request
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.constraint import Constraint
@@ -70,6 +72,7 @@ class EngineLoop:
         runner: Owns the device.
         compiler: Compiles constraints; closed with the loop. None refuses them.
         adapters: Puts those together that passes bring. None refuses them.
+        adapters: Puts those together that passes bring. None refuses them.
         overlap: Schedule a step while the one before still runs.
         check_integrity: Verify the KV bookkeeping whenever the engine falls idle.
     """
@@ -81,6 +84,7 @@ class EngineLoop:
         scheduler: Scheduler,
         runner: ModelRunner,
         compiler: ConstraintCompiler | None = None,
+        adapters: PassAdapters | None = None,
         overlap: bool = True,
         check_integrity: bool = False,
     ) -> None:
@@ -88,6 +92,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._runner = runner
         self._compiler = compiler
+        self._adapters = adapters
         self._overlap = overlap
         self._checks = check_integrity
         self._running: _Step | None = None
@@ -168,7 +173,8 @@ class EngineLoop:
         program = self._bound(request)
         if request.drafter is not None:
             self._check_drafter(request.drafter, program)
-        self._scheduler.add(request, None if prepared is None else prepared.result(), program)
+        adapters = self._row_adapters(request)
+        self._scheduler.add(request, None if prepared is None else prepared.result(), program, adapters)
 
     def _bound(self, request: GenerateRequest) -> BoundProgram | None:
         program = request.program
@@ -184,6 +190,13 @@ class EngineLoop:
         token_ids = contexts[request.context_id].token_ids if request.context_id else request.prompt_ids
         validate_guess(request, bound, token_ids, size)
         return bound
+
+    def _row_adapters(self, request: GenerateRequest) -> list[AdapterPlace]:
+        if not request.passes:
+            return []
+        contexts = self._scheduler.contexts
+        bases = [contexts[context_id].adapter for context_id in (request.context_id, *request.lane_ids)]
+        return row_adapters(self._adapters, request.passes, bases)
 
     def _check_drafter(self, drafter: DrafterSpec, sampler: BoundProgram | None) -> None:
         guessing = drafter.program

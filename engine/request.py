@@ -114,18 +114,48 @@ class Distribution(msgspec.Struct, frozen=True, array_like=True):
     entropy: float
 
 
+class Matrix(msgspec.Struct, frozen=True):
+    """A matrix of numbers that a device program is given.
+
+    Attributes:
+        rows, columns: How many.
+        values: Little-endian float32, row by row.
+    """
+
+    rows: int
+    columns: int
+    values: bytes
+
+
 class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A device program that draws tokens instead of the sampler, and what it is given; see `engine.programs`.
 
     Attributes:
         source: The program.
-        parameters: Values of its own parameters: numbers, or a list of one number per token of the vocabulary.
+        parameters: Values of its own parameters: numbers, or a list of one number per token of the vocabulary. Those of
+            an adapter can be matrices too, and names of loaded adapters' parts.
         param: The client's field to blame when it is no program.
     """
 
     source: str
-    parameters: dict[str, bool | int | float | list[float]] = {}
+    parameters: dict[str, bool | int | float | str | list[float] | Matrix] = {}
     param: str = "sampler"
+
+
+class SiteChange(msgspec.Struct, frozen=True, array_like=True):
+    """What an adapter does to the rows of a pass at one site of the model's layers.
+
+    Attributes:
+        site: One of `engine.adapters.sites.SITES`.
+        adapter: A loaded adapter does what it does there; empty for the model alone, or if there is a program.
+        program: An expression does it.
+        layers: In which layers; empty for all.
+    """
+
+    site: str
+    adapter: str = ""
+    program: ProgramSpec | None = None
+    layers: list[int] = []
 
 
 Probe = bool | int | float | list[bool | int | float]
@@ -157,6 +187,7 @@ class LanePass(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         rows: Slots of its history, rising, whose logits are read out.
         shape: Positions and sights of its last rows; None where they are those of any history.
+        changes: What adapters do to its rows, the history before them left as it is; needs a shape.
         proposals: Of a guess that is judged: what the token of each row but the first was drawn from; none if they were
             not.
     """
@@ -164,6 +195,7 @@ class LanePass(msgspec.Struct, frozen=True, array_like=True):
     rows: list[int]
     shape: Shape | None = None
     proposals: list[Proposal] = []
+    changes: list[SiteChange] = []
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,8 +330,8 @@ class TokenEvent(msgspec.Struct, array_like=True, kw_only=True):
             opened, in KiB times milliseconds.
         rows: On the last event if asked for: distributions behind the rows of a pass.
         probes: One entry a token if a device program drew them and notes something down.
-        attention: With the end of a pass if asked for: what its rows attend to, lane by lane, or the sum of each lane's,
-            as little-endian float32 of the first positions of the history; beyond them it is 0.
+        attention: With the end of a pass if asked for: what its rows attend to, lane by lane, or each lane's sum, as
+            little-endian float32 of the first positions of the history; beyond them it is 0.
         num_wanted: Of a request whose caller guesses: most tokens that its guess may have now; it waits for that.
     """
 
@@ -394,6 +426,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         reads_attention: Passes can be asked what their rows attend to.
         generates: It can continue a text; false for a model without a head, which only makes embeddings.
         adapters: Those loaded with it.
+        sites: Numbers that go into each site of a layer and come out of it, by name; empty where passes bring no
+            adapters.
     """
 
     epoch: str
@@ -417,6 +451,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     load_s: float
     generates: bool = True
     adapters: tuple[AdapterInfo, ...] = ()
+    sites: dict[str, tuple[int, int]] = {}
     host_pages: int = 0
     incarnation: int = 0
     num_layers: int = 0

@@ -68,6 +68,7 @@ class Sequence:
         num_shared: For a context: how much that is.
         context: The held context that it computes on, if any.
         adapter: Its adapter, if any.
+        row_adapter: Another one for the rows of its pass, which begin with the shape of its context.
         restoring: How its context is to come back from host memory when it enters.
         num_dropped: Tokens of it whose pages were freed: slots lie that much before positions.
         reported: Its first event is out.
@@ -117,6 +118,7 @@ class Sequence:
     context: HeldContext | None = None
     restoring: Plan | None = None
     adapter: AdapterPlace = NO_ADAPTER
+    row_adapter: AdapterPlace = NO_ADAPTER
     num_dropped: int = 0
     runs: int = 0
     reported: bool = False
@@ -183,6 +185,12 @@ class Sequence:
     def num_output(self) -> int:
         """Output tokens, those in flight included."""
         return self.num_tokens - self.num_prompt
+
+    @property
+    def num_unshaped(self) -> int:
+        """Leading tokens of its context that are no rows of its pass."""
+        shape = None if self.context is None else self.context.shape
+        return 0 if shape is None else shape.start
 
     @property
     def num_pending(self) -> int:

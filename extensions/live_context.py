@@ -17,7 +17,7 @@ from engine.contexts.edits import Edit
 from engine.errors import InvalidRequest, SequenceNotFound
 from engine.forward.shapes import Shape
 from engine.leases.lease import OnPressure
-from engine.request import AttentionSpec, GenerateRequest, LanePass, Readout, TokenLogprob
+from engine.request import AttentionSpec, GenerateRequest, LanePass, Readout, SiteChange, TokenLogprob
 from engine.sampling.params import SamplingParams
 from extensions.generation import Generation
 from extensions.held_stream import HeldStream
@@ -224,15 +224,16 @@ class LiveContext(History):
         *,
         positions: Sequence[int] | None = None,
         sights: Sequence[bytes] = (),
+        changes: Sequence[SiteChange] = (),
         readout: Readout,
         attention: AttentionSpec | None = None,
     ) -> LookedAt:
         """The same on a context that nobody needs afterwards: it is to be released then. See `look`.
 
-        With `attention` it tells too what those rows attend to.
+        With `attention` it tells too what those rows attend to. `changes` are what adapters do to them; with positions.
         """
         shape = self.shape_of(token_ids, positions, sights)
-        wanted = LanePass([self.length + row for row in rows], shape)
+        wanted = LanePass([self.length + row for row in rows], shape, changes=list(changes))
         self.append(token_ids)
         options = GenerateOptions(sampling=SamplingParams(max_tokens=0), attention=attention)
         stream = await self._submit(options, readout=readout, passes=[wanted])

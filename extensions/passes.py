@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import EngineStopped
-from engine.request import LanePass, Probe, Proposal
+from engine.request import LanePass, Probe, Proposal, SiteChange
 from extensions.live_context import LiveContext
 from extensions.output import GenerateOptions
 
@@ -21,6 +21,7 @@ class PassLane:
         rows: Which of them are read, rising.
         positions: Their rotary positions; None for those that follow the history's.
         sights: For each of them the slots that it sees; empty if they are like any others.
+        changes: What adapters do to them; with positions.
         proposals: Of a guess that is judged: what the tokens but the first were drawn from, if they were.
     """
 
@@ -30,6 +31,7 @@ class PassLane:
     positions: Sequence[int] | None = None
     sights: Sequence[bytes] = ()
     proposals: Sequence[Proposal] = ()
+    changes: Sequence[SiteChange] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ async def draw_once(lanes: Sequence[PassLane], options: GenerateOptions) -> RowD
     for lane in lanes:
         shape = lane.context.shape_of(lane.token_ids, lane.positions, lane.sights)
         rows = [lane.context.length + row for row in lane.rows]
-        passes.append(LanePass(rows, shape, list(lane.proposals)))
+        passes.append(LanePass(rows, shape, list(lane.proposals), list(lane.changes)))
         lane.context.append(lane.token_ids)
     first, *others = [lane.context for lane in lanes]
     async with await first.generate(options, beside=others, passes=passes) as generation:

@@ -11,13 +11,14 @@ import numpy.typing as npt
 import torch
 
 from engine.adapters.changes import Adapter, AdapterRows
+from engine.adapters.shelf import AdapterShelf
 from engine.attention.backend import LaneLayout
 from engine.models.step import HiddenReadout, StepInputs
 
 Rows = npt.NDArray[np.int64]
 
 
-def adapter_rows(adapters: Sequence[Adapter], inputs: StepInputs) -> list[AdapterRows]:
+def adapter_rows(adapters: Sequence[Adapter] | AdapterShelf, inputs: StepInputs) -> list[AdapterRows]:
     """The rows of each adapter that a step uses; none if it uses none."""
     numbers = inputs.adapters
     used = sorted({number for number in numbers if number >= 0})

@@ -66,13 +66,13 @@ class Change:
         return self.bias + (outputs - self.bias + delta) * self.gain
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True)
 class Adapter:
     """A loaded adapter, ready to compute with.
 
     Attributes:
         name: What clients call it.
-        kind: `lora`, `dora` or `ia3`.
+        kind: `lora`, `dora` or `ia3`; `site` of what a pass has put together.
         digest: Differs for different content; part of the names of its KV pages.
         rank: Greatest rank of its products; 0 of an IA3.
         layers: Changes by layer and product; products that it leaves alone are absent.

@@ -15,10 +15,12 @@ class AdapterPlace(NamedTuple):
     Attributes:
         number: Its place among the engine's; -1 for the model alone.
         digest: Of its content; empty for the model alone.
+        held: Keeps it there, if it is of a pass.
     """
 
     number: int = -1
     digest: str = ""
+    held: object = None
 
 
 NO_ADAPTER = AdapterPlace()

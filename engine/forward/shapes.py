@@ -26,8 +26,10 @@ class Shape(msgspec.Struct, frozen=True):
         positions: Rotary positions.
         sights: For each row the slots that it sees, a bit each (least significant first, slot 0 first); what is beyond
             the end of the bits is not seen. Empty where every row sees all slots up to its own.
+        adapter: Digest of what adapters do to these rows alone; empty for nothing.
     """
 
     start: int
     positions: list[int]
     sights: list[bytes] = []
+    adapter: str = ""

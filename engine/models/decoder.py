@@ -14,6 +14,7 @@ import torch
 from engine.adapters.batch import adapter_rows
 from engine.adapters.changes import Adapter, AdapterRows
 from engine.adapters.projections import Site
+from engine.adapters.shelf import AdapterShelf
 from engine.attention.backend import AttentionBackend, AttentionStep
 from engine.attention.select import select_backend
 from engine.layers.head import LMHead
@@ -42,7 +43,7 @@ class Decoder:
         config: ModelConfig,
         weights: DecoderWeights,
         backend: AttentionBackend,
-        adapters: Sequence[Adapter] = (),
+        adapters: Sequence[Adapter] | AdapterShelf = (),
     ) -> None:
         """Takes weights over: their list of layers is empty afterwards, each freed once its products are made."""
         self.config = config
@@ -149,7 +150,7 @@ def load_model(
     device: torch.device | str,
     dtype: torch.dtype,
     attention: str = "auto",
-    adapters: Sequence[Adapter] = (),
+    adapters: Sequence[Adapter] | AdapterShelf = (),
     quantized: NumberFormat | None = None,
     quantized_kv: bool = False,
 ) -> Decoder:

@@ -11,7 +11,7 @@ from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.programs.graph import Graph
 from engine.programs.lowering import lower
 from engine.programs.purposes import MASK, PROPOSE, PURPOSES, SAMPLE, VERIFY
-from engine.programs.syntax import parse
+from engine.programs.syntax import Parsed, parse
 from engine.programs.types import VOCAB, Kind, Type
 
 GREATEST_FLOAT = (2 - 2**-23) * 2.0**127
@@ -58,15 +58,10 @@ def bind(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgra
         ProgramMisused: A parameter is missing, unknown, or no number.
     """
     parsed = parse(source)
-    unknown = sorted(set(values) - set(parsed.parameters))
-    if unknown:
-        known = ", ".join(parsed.parameters) or "none"
-        raise ProgramMisused(f"the program has no parameter `{unknown[0]}` (it has: {known})", unknown[0])
+    check_names(parsed, values)
     parameters: dict[str, Parameter] = {}
     types = []
     for name in parsed.parameters:
-        if name not in values and name not in parsed.defaults:
-            raise ProgramMisused(f"the program needs a value for its parameter `{name}`", name)
         value = values[name] if name in values else parsed.defaults[name]
         is_list = parsed.function == MASK and isinstance(value, list | tuple)
         kind, parameters[name] = _read_list(name, value) if is_list else _read(name, value, vocab_size)
@@ -78,9 +73,29 @@ def bind(source: str, values: Mapping[str, Any], vocab_size: int) -> BoundProgra
     return BoundProgram(parsed.digest, parsed.function, tuple(types), graph, parameters)
 
 
-def _check_purpose(bound: BoundProgram, wanted: str) -> None:
-    if bound.function != wanted:
-        raise ProgramInvalid(misplaced(bound.function, wanted), 1, 1)
+def check_names(parsed: Parsed, values: Mapping[str, Any]) -> None:
+    """Refuses values for parameters that a program does not have, and a lack of those that it has.
+
+    Raises:
+        ProgramMisused: With the name.
+    """
+    unknown = sorted(set(values) - set(parsed.parameters))
+    if unknown:
+        known = ", ".join(parsed.parameters) or "none"
+        raise ProgramMisused(f"the program has no parameter `{unknown[0]}` (it has: {known})", unknown[0])
+    for name in parsed.parameters:
+        if name not in values and name not in parsed.defaults:
+            raise ProgramMisused(f"the program needs a value for its parameter `{name}`", name)
+
+
+def check_purpose(function: str, wanted: str) -> None:
+    """Refuses a program that is for something else.
+
+    Raises:
+        ProgramInvalid: It is.
+    """
+    if function != wanted:
+        raise ProgramInvalid(misplaced(function, wanted), 1, 1)
 
 
 def misplaced(function: str, wanted: str) -> str:
@@ -106,7 +121,7 @@ def bind_sampler(
         ProgramMisused: As there.
     """
     bound = bind(source, values, vocab_size)
-    _check_purpose(bound, SAMPLE)
+    check_purpose(bound.function, SAMPLE)
     graph = bound.graph
     if graph.num_lanes > num_lanes:
         there = "a sequence has one" if num_lanes == 1 else f"there are {num_lanes}"
@@ -140,7 +155,7 @@ def bind_verifier(source: str, values: Mapping[str, Any], vocab_size: int) -> Bo
         ProgramMisused: As there.
     """
     bound = bind(source, values, vocab_size)
-    _check_purpose(bound, VERIFY)
+    check_purpose(bound.function, VERIFY)
     return bound
 
 
@@ -152,7 +167,7 @@ def bind_drafter(source: str, values: Mapping[str, Any], vocab_size: int) -> Bou
         ProgramMisused: As there.
     """
     bound = bind(source, values, vocab_size)
-    _check_purpose(bound, PROPOSE)
+    check_purpose(bound.function, PROPOSE)
     if bound.graph.probes:
         names = ", ".join(f"probe.{name}" for name in sorted(bound.graph.probes))
         raise ProgramInvalid(f"nobody reads what a drafter notes down ({names})", 1, 1)
@@ -167,7 +182,7 @@ def bind_mask(source: str, values: Mapping[str, Any]) -> BoundProgram:
         ProgramMisused: As there.
     """
     bound = bind(source, values, 0)
-    _check_purpose(bound, MASK)
+    check_purpose(bound.function, MASK)
     return bound
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from engine.programs.graph import Constant, Graph, Node
 from engine.programs.operations import FUNCTIONS, MAX_TOP, OPERATORS, Operation
-from engine.programs.purposes import PROPOSE, PURPOSES
+from engine.programs.purposes import ADAPTER, PROPOSE, PURPOSES
 from engine.programs.syntax import CONSTANTS, Parsed, invalid, is_name, parse
 from engine.programs.types import BOOL, FLOAT, HISTORY, INT, VOCAB, Kind, Mismatch, Type
 
@@ -38,6 +38,7 @@ _BINARY: Mapping[type[ast.operator], str] = {
     ast.FloorDiv: "floordiv",
     ast.Mod: "mod",
     ast.Pow: "pow",
+    ast.MatMult: "matmul",
     ast.BitAnd: "and",
     ast.BitOr: "or",
     ast.BitXor: "xor",
@@ -54,24 +55,26 @@ _DRAWS = frozenset({"uniform", "gumbel", "gumbel_argmax", "categorical"})
 
 
 @lru_cache(maxsize=256)
-def lower(source: str, parameters: tuple[tuple[str, Type], ...]) -> Graph:
+def lower(source: str, parameters: tuple[tuple[str, Type], ...], inputs: tuple[tuple[str, Type], ...] = ()) -> Graph:
     """Checks a program for given types of its own parameters.
 
     Args:
         source: The program.
         parameters: Name and type of each.
+        inputs: The same of inputs whose types are not always the same.
 
     Raises:
         ProgramInvalid: With line and column of what is wrong.
     """
-    return _Lowering(parse(source), dict(parameters)).run()
+    return _Lowering(parse(source), dict(parameters), dict(inputs)).run()
 
 
 class _Lowering:
     """One walk over a program."""
 
-    def __init__(self, parsed: Parsed, parameters: dict[str, Type]) -> None:
+    def __init__(self, parsed: Parsed, parameters: dict[str, Type], inputs: dict[str, Type]) -> None:
         self._parsed = parsed
+        self._given = inputs
         self._parameters = parameters
         self._nodes: list[Node] = []
         self._numbers: dict[Node, int] = {}
@@ -220,8 +223,9 @@ class _Lowering:
         if sentence.value is None:
             raise invalid(f"the function returns {purpose.returns}", sentence)
         node = self._expression(sentence.value)
-        if self._type(node) not in purpose.results:
-            wanted = f"{purpose.returns}, {' or '.join(map(str, purpose.results))}"
+        results = (self._given["y"],) if self._parsed.function == ADAPTER else purpose.results
+        if self._type(node) not in results:
+            wanted = f"{purpose.returns}, {' or '.join(map(str, results))}"
             raise invalid(f"the function returns {wanted}; this is {self._type(node)}", sentence.value)
         return node
 
@@ -342,6 +346,8 @@ class _Lowering:
 
     def _binary(self, op: ast.operator, left: int, right: int, at: ast.AST) -> int:
         name = _BINARY.get(type(op))
+        if name == "matmul" and self._parsed.function != ADAPTER:
+            name = None
         if name is None:
             raise invalid("programs do not have this operator", at)
         return self._operator(name, [left, right], at)
@@ -415,6 +421,8 @@ class _Lowering:
     def _checked(
         self, op: str, operation: Operation, args: list[int], at: ast.AST, attributes: tuple[Constant | str, ...] = ()
     ) -> int:
+        if op != "matmul" and any(self._nodes[arg].type.rows is not None for arg in args):
+            raise invalid(f"{operation.signature}: a matrix can only be multiplied by, as in x @ a", at)
         try:
             found = operation.rule(*[self._type(arg) for arg in args])
         except Mismatch as error:
@@ -460,7 +468,7 @@ class _Lowering:
         return numbers[0] - numbers[1] if node.op == "sub" else math.prod(numbers)
 
     def _input(self, name: str) -> int:
-        kind = self._parsed.purpose.inputs[name]
+        kind = self._given.get(name, self._parsed.purpose.inputs[name])
         assert kind is not None
         self._inputs.add(name)
         return self._add("input", (), (name,), kind)

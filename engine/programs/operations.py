@@ -71,6 +71,15 @@ def _comparison(*types: Type) -> Type:
     return Type(Kind.BOOL, common_axis(*types))
 
 
+def _product(left: Type, right: Type) -> Type:
+    if left.rows is not None:
+        raise Mismatch("a matrix stands on the right")
+    if _settled(left).axis != (_settled(right).axis if right.rows is None else right.rows):
+        raise Mismatch("as many numbers on the left as the right has rows")
+    common_kind(left, right)
+    return Type(Kind.FLOAT, None if right.rows is None else right.axis)
+
+
 def _logic(*types: Type) -> Type:
     if any(one.kind > Kind.INT for one in types):
         raise Mismatch("takes bool or i64 values")
@@ -273,6 +282,7 @@ OPERATORS: Mapping[str, Operation] = MappingProxyType(
         "floordiv": Operation("a // b", "whole quotient, rounded down; 0 where b is 0", 2, 2, _whole),
         "mod": Operation("a % b", "what `//` leaves, with the sign of b; 0 where b is 0", 2, 2, _whole),
         "pow": Operation("a ** b", "power, f32", 2, 2, _real),
+        "matmul": Operation("x @ a", "of `adapter`: a vector times a matrix, or two vectors; f32", 2, 2, _product),
         "neg": Operation("-a", "opposite", 1, 1, _number),
         "lt": Operation("a < b", "less", 2, 2, _comparison),
         "le": Operation("a <= b", "not more", 2, 2, _comparison),

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from engine.programs.types import BOOL, HISTORY, INT, KEY, VOCAB, Kind, Type
 
-SAMPLE, PROPOSE, VERIFY, MASK = "sample", "propose", "verify", "mask"
+SAMPLE, PROPOSE, VERIFY, MASK, ADAPTER = "sample", "propose", "verify", "mask", "adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,9 @@ class Purpose:
         meaning: What it does, for messages: "draws tokens".
         use: Where it belongs, for messages.
         returns: What it returns, for messages.
-        inputs: Names that it gets if its parameters have them, with their types. `lanes` is no value of itself.
-        results: Types that it may return; guesses have rules of their own.
+        inputs: Names that it gets if its parameters have them, with their types; None where others say which. `lanes`
+            is no value of itself.
+        results: Types that it may return; guesses and adapters have rules of their own.
         knows_vocab: There is a vocabulary.
         has_state: Something is carried from one time to the next.
         takes_notes: The host may read what it notes down.
@@ -89,6 +90,16 @@ PURPOSES: Mapping[str, Purpose] = MappingProxyType(
                 "lane": INT,
             },
             results=(Type(Kind.BOOL, HISTORY), BOOL),
+            knows_vocab=False,
+            has_state=False,
+            takes_notes=False,
+        ),
+        ADAPTER: Purpose(
+            meaning="changes what comes out of a site",
+            use="for the `adapter` of a pass",
+            returns="what comes out",
+            inputs={"x": None, "y": None},
+            results=(),
             knows_vocab=False,
             has_state=False,
             takes_notes=False,

@@ -281,6 +281,10 @@ def _int(x: Any) -> Any:
     return np.clip(np.where(np.isnan(x), np.float32(0), x), -GREATEST_INT, GREATEST_INT).astype(np.int64)
 
 
+def _matmul(x: Any, a: Any) -> Any:
+    return x.astype(np.float64) @ a.astype(np.float64)
+
+
 def _floordiv(a: Any, b: Any) -> Any:
     return np.where(b == 0, 0, a // np.where(b == 0, 1, b))
 
@@ -349,6 +353,7 @@ ALIKE: Mapping[str, tuple[Kind, Callable[..., Any]]] = {
 
 _OTHERS: Mapping[str, Callable[..., Any]] = {
     "where": np.where,
+    "matmul": _matmul,
     "float": lambda x: x.astype(np.float32),
     "int": _int,
     "softmax": _softmax,

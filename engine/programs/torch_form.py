@@ -32,7 +32,7 @@ class BatchValues:
         history: [B, T] int64, prompt and output, -1 beyond each request's own.
         lengths: [B] int64, of the histories.
         counts: [B, V] int64, how often each token is in the output.
-        parameters: [B, 1] or [B, V] by name.
+        parameters: [B, 1] or [B, V] by name; a matrix is [K, R] and the same for all.
         state: [B, 1] or [B, V] by name.
         others: [B, 1] or [B, V], what only some functions read, by name.
         room: [B, V] float32, contiguous: where scores may be written that are left to the caller. Can be a lane, if
@@ -142,6 +142,10 @@ class TorchProgram:
             state={name: self._shaped(found[at], graph.states[name][0], size) for name, at in graph.updates.items()},
             probes={name: found[at].expand(size, -1) for name, at in graph.probes.items()},
         )
+
+    def value(self, values: BatchValues) -> torch.Tensor:
+        """What a function without state returns: [B or 1, any]."""
+        return _evaluate(self._plan, values)[self._graph.token]
 
     def _is_last(self, token: Node, others: Sequence[int]) -> bool:
         """Whether nothing but the answer needs the token, and it is drawn over the vocabulary."""
@@ -266,6 +270,9 @@ class TorchProgram:
             kind, compute = operations.ALIKE[op]
             common = DTYPES[common_kind(*types, at_least=kind)]
             return lambda _, args: compute(*[arg.to(common) for arg in args])
+        if op == "matmul":
+            is_matrix = self._graph.nodes[node.args[1]].type.rows is not None
+            return lambda _, args: operations.product(args[0], args[1], is_matrix=is_matrix)
         whole = operations.WHOLE[op]
         if op in ("scatter", "scatter_max"):
             dtype = DTYPES[node.type.kind]

@@ -15,6 +15,13 @@ from engine.programs.types import Kind
 Tensor = torch.Tensor
 
 
+def product(x: torch.Tensor, a: torch.Tensor, *, is_matrix: bool) -> torch.Tensor:
+    """[B, K] times a matrix [K, R], or by vectors [B or 1, K]: [B, R] or [B, 1] float32."""
+    if is_matrix:
+        return x.float() @ a.float()
+    return (x.double() * a.double()).sum(dim=-1, keepdim=True).float()
+
+
 def without_nan(x: Tensor) -> Tensor:
     """NaNs made -inf, where there can be any."""
     return torch.where(torch.isnan(x), -torch.inf, x) if x.is_floating_point() else x

@@ -40,12 +40,16 @@ class Type:
     Attributes:
         kind: Of its numbers.
         axis: What it has one number for.
+        rows: Of a matrix, which has one for each row and each place of the axis.
     """
 
     kind: Kind
     axis: Axis = None
+    rows: int | None = None
 
     def __str__(self) -> str:
+        if self.rows is not None:
+            return f"{self.kind.label}[{self.rows}, {self.axis}]"
         return self.kind.label if self.axis is None else f"{self.kind.label}[{self.axis}]"
 
     def of(self, kind: Kind) -> Type:

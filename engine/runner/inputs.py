@@ -139,7 +139,7 @@ class InputStager:
             storage=self._storage,
             readout_rows=self._tensor(np.array(readouts.rows, dtype=np.int64)),
             hidden=self._hidden(pooled) if pooled else None,
-            adapters=[lane.sequence.adapter.number for lane in lanes] if batch.num_adapted else (),
+            adapters=[lane.adapter for lane in lanes] if batch.num_adapted else (),
         )
         return StagedStep(
             batch=batch,

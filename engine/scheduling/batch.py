@@ -64,6 +64,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
         positions: [num_tokens] int64, rotary positions of its rows; None for those of their slots.
         drafts: Guessed tokens that it computes behind the one to compute, to draw behind each that proves right.
         offers: What each of them was drawn from, if they were.
+        adapter: Number of the adapter that computes it, -1 for the model alone.
         attends: Which of its rows are asked what they attend to.
     """
 
@@ -87,6 +88,7 @@ class Lane(msgspec.Struct, eq=False, gc=False):  # a struct is made in a fifth o
     positions: npt.NDArray[np.int64] | None = None
     drafts: ListOf[int] = ()
     offers: ListOf[Offer] = ()
+    adapter: int = -1
     attends: Attends | None = None
 
     @property

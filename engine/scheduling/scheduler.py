@@ -13,7 +13,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as ListOf
 
-from engine.adapters.table import AdapterTable
+import msgspec
+
+from engine.adapters.table import NO_ADAPTER, AdapterPlace, AdapterTable
 from engine.attention.scores import add_scores
 from engine.constraints.constraint import Constraint, ConstraintBroken, TokenMask
 from engine.constraints.masks import MaskHandover, Masks
@@ -151,7 +153,11 @@ class Scheduler:
         totals.overhead_kib_ms = self.kv.meter.overhead_kib_ms
 
     def add(
-        self, request: GenerateRequest, constraint: Constraint | None = None, program: BoundProgram | None = None
+        self,
+        request: GenerateRequest,
+        constraint: Constraint | None = None,
+        program: BoundProgram | None = None,
+        row_adapters: ListOf[AdapterPlace] = (),
     ) -> None:
         """Lets a validated request wait for admission.
 
@@ -159,6 +165,7 @@ class Scheduler:
             request: What is asked.
             constraint: The beginning of the language of its output; each sequence gets a fork.
             program: What draws its tokens, if that is not the sampler.
+            row_adapters: For the rows of each lane of its pass, if they have any of their own.
 
         Raises:
             QueueFull: Too many wait.
@@ -171,7 +178,7 @@ class Scheduler:
         if len(self._roster.waiting) + request.n + len(request.lane_ids) > self._max_waiting:
             raise QueueFull(len(self._roster.waiting))
         if request.lane_ids:
-            self._add_lanes(request, constraint, program)
+            self._add_lanes(request, constraint, program, row_adapters)
             return
         assert request.request_id not in self._roster, "request ids are unique"
         params = request.sampling
@@ -187,6 +194,7 @@ class Scheduler:
             sequence = Sequence(request, index, next(self._arrivals), seed, stop_ids, payer, token_ids, context=context)
             sequence.leader = sequences[0] if sequences else None
             sequence.adapter = adapter
+            sequence.row_adapter = row_adapters[0] if row_adapters else NO_ADAPTER
             if program is None or not program.graph.probes:
                 self._drafts.begin(sequence, request)
             sequence.constraint = None if constraint is None else constraint.fork()
@@ -210,7 +218,13 @@ class Scheduler:
         self.shares.note(account, self.kv.meter.now)
         self._roster.add(sequences)
 
-    def _add_lanes(self, request: GenerateRequest, constraint: Constraint | None, program: BoundProgram | None) -> None:
+    def _add_lanes(
+        self,
+        request: GenerateRequest,
+        constraint: Constraint | None,
+        program: BoundProgram | None,
+        row_adapters: ListOf[AdapterPlace],
+    ) -> None:
         """Lets the lanes of one request wait, a sequence each; the first is held to the constraint."""
         assert program is not None, "lanes draw by a program"
         num_lanes = 1 + len(request.lane_ids)
@@ -233,6 +247,7 @@ class Scheduler:
                 request, 0, next(self._arrivals), seed, stop_ids, context.payer, context.token_ids, context=context
             )
             sequence.program, sequence.adapter = session, adapter
+            sequence.row_adapter = row_adapters[len(members)] if row_adapters else NO_ADAPTER
             self._begin(context, sequence, len(members))
             members.append(sequence)
         members[0].constraint = None if constraint is None else constraint.fork()
@@ -247,7 +262,10 @@ class Scheduler:
     def _begin(self, context: HeldContext, sequence: Sequence, lane: int) -> None:
         """A sequence is to compute on its context, as a lane of its request."""
         passes = sequence.request.passes
-        self.contexts.begin(context, sequence, passes[lane].shape if passes else None)
+        shape = passes[lane].shape if passes else None
+        if shape is not None and sequence.row_adapter.number >= 0:
+            shape = msgspec.structs.replace(shape, adapter=sequence.row_adapter.digest)
+        self.contexts.begin(context, sequence, shape)
         if passes:
             sequence.reads = passes[lane].rows
             sequence.first_read = sum(len(one.rows) for one in passes[:lane])
@@ -631,6 +649,8 @@ class Scheduler:
             count = min(count, self._prompt_left) if self._pace.slows(sequence.payer.account) else count
         if sequence.context is not None and sequence.context.edits:
             count = min(count, self.contexts.free_unseen(sequence))
+        if sequence.row_adapter.number >= 0 and 0 < sequence.num_unshaped - sequence.num_scheduled < count:
+            count = sequence.num_unshaped - sequence.num_scheduled  # what comes before the rows has another adapter
         if count > PROMPT_READOUT_CHUNK and sequence.wants_prompt_logprobs:
             return min(count, max(0, sequence.first_scored - sequence.num_scheduled) + PROMPT_READOUT_CHUNK)
         return count
@@ -668,7 +688,9 @@ class Scheduler:
             offers=offers[: len(drafts)],
         )
         batch.append(lane)
-        batch.num_adapted += sequence.adapter.number >= 0
+        has_own = sequence.row_adapter.number >= 0 and start >= sequence.num_unshaped
+        lane.adapter = (sequence.row_adapter if has_own else sequence.adapter).number
+        batch.num_adapted += lane.adapter >= 0
         batch.num_drafts += len(drafts)
         batch.is_awaited |= sequence.drafter is not None and sequence.drafter.waits
         if sequence.context is not None:

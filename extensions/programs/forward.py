@@ -14,6 +14,7 @@ from engine.programs.purposes import MASK, SAMPLE
 from engine.programs.verify_rules import VERIFY_RULES
 from engine.request import Probe, ProgramSpec, Readout
 from extensions.output import GenerateOptions
+from extensions.programs.adapters import read_change
 from extensions.programs.ahead import single_draw
 from extensions.programs.attention import AttentionAsked, ScriptAttention, read_attention
 from extensions.programs.drafting import read_proposals
@@ -107,11 +108,29 @@ class ScriptForward:
             rows = make_program(rows, {}, self._scope.engine.info.vocab_size)
         if isinstance(rows, ScriptProgram):
             rows.check(MASK)
+            assert rows.bound is not None
             self._rows = replace(self._embedded("mask"), mask=None, rule=rows.bound)
             return
         if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Sequence):
             raise invalid("rows must be a list with the mask of each row, or a program with a function `mask`")
         self._rows = replace(self._embedded("mask"), mask=list(rows), rule=None)
+
+    async def adapter(
+        self,
+        site: str,
+        adapter: ScriptProgram | str,
+        *,
+        layers: Sequence[int] | None = None,
+        lanes: Sequence[int] | None = None,
+    ) -> None:
+        """What an adapter does to the rows at a site."""
+        rows = self._embedded("adapter")
+        change = read_change(self._scope, site, adapter, layers)
+        chosen = range(rows.num_lanes) if lanes is None else integers(lanes, "lanes")
+        if any(not 0 <= lane < rows.num_lanes for lane in chosen):
+            raise invalid(f"lanes are numbered from 0 to {rows.num_lanes - 1}")
+        changes = {lane: [*rows.changes.get(lane, ()), change] for lane in chosen}
+        self._rows = replace(rows, changes={**rows.changes, **changes})
 
     async def readout(self, rows: Sequence[int], *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> None:
         """Which rows are read."""
@@ -237,7 +256,7 @@ class ScriptForward:
             raise invalid("a guess is judged in one lane, all of whose rows are read in order: no readout, no slots")
         if len(rows.tokens) > MAX_DRAFT_TOKENS + 1:
             raise invalid(f"a guess of {len(rows.tokens) - 1} tokens is judged, at most {MAX_DRAFT_TOKENS} can be")
-        if program.bound.graph.states:
+        if program.bound is not None and program.bound.graph.states:
             raise fault("program_invalid", "all rows of a pass are judged at once, so that there is no state")
         return RowPass(
             contexts=self._contexts,

@@ -42,6 +42,7 @@ class ScriptModel:
         self.page_tokens = info.page_size
         self.eos_token_ids = list(info.eos_token_ids)
         self.adapters = adapter_names(scope)
+        self.sites = {site: list(shape) for site, shape in info.sites.items()}
         own = (*(("adapters",) if self.adapters else ()), *(("attention",) if info.reads_attention else ()))
         self.capabilities = [*CAPABILITIES, *own, *scope.world.capabilities]
 

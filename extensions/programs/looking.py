@@ -120,6 +120,7 @@ class RowPass:
                     rows,
                     positions=lane.positions,
                     sights=lane.sights,
+                    changes=lane.changes,
                     readout=self.readout,
                     attention=self.attention,
                 )
@@ -159,6 +160,7 @@ class RowPass:
                     positions=lane.positions,
                     sights=lane.sights,
                     proposals=self.proposals,
+                    changes=lane.changes,
                 )
                 for number, (branch, lane) in enumerate(zip(branches, lanes, strict=True))
             ],

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.forward.shapes import MAX_POSITION, MAX_ROWS
 from engine.programs.errors import ProgramMisused
+from engine.request import SiteChange
 from extensions.programs.faults import invalid
 from extensions.programs.options import token_ids
 
@@ -35,6 +36,7 @@ class Rows:
         kv_len: One a lane, if given.
         mask: One a row, if given.
         rule: Or what works it out.
+        changes: What adapters do to the rows of a lane, by its number.
         readout: Rows that are read, if given.
     """
 
@@ -45,6 +47,7 @@ class Rows:
     kv_len: Sequence[int] | None = None
     mask: Sequence[Any] | None = None
     rule: BoundProgram | None = None
+    changes: Mapping[int, Sequence[SiteChange]] = field(default_factory=dict)
     readout: Sequence[int] | None = None
 
     @property
@@ -67,12 +70,14 @@ class LaneRows:
         positions: One a row; None for those of any history.
         sights: See `engine.forward.shapes`; empty if nothing is hidden.
         places: Where each row as the script counts them has come to.
+        changes: What adapters do to them.
     """
 
     tokens: list[int]
     positions: list[int] | None
     sights: list[bytes]
     places: dict[int, int]
+    changes: list[SiteChange] = field(default_factory=list)
 
 
 def read_rows(tokens: object, indptr: object) -> Rows:
@@ -151,11 +156,16 @@ def _lane(rows: Rows, lane: int, history: Sequence[int]) -> LaneRows:
                 "history"
             )
         order.sort(key=rows.slots.__getitem__)
+    changes = list(rows.changes.get(lane, ()))
+    positions = None if rows.positions is None else [rows.positions[row] for row in order]
+    if positions is None and changes:  # rows that are others than any history's are said to be so
+        positions = list(range(length, length + len(order)))
     return LaneRows(
         tokens=[rows.tokens[row] for row in order],
-        positions=None if rows.positions is None else [rows.positions[row] for row in order],
+        positions=positions,
         sights=_sights(rows, lane, order, history),
         places={row: place for place, row in enumerate(order)},
+        changes=changes,
     )
 
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.programs.binding import BoundProgram, bind_drafter, bind_mask, bind_sampler, bind_verifier, misplaced
+from engine.programs.adapters import read_values
+from engine.programs.binding import (
+    BoundProgram,
+    bind_drafter,
+    bind_mask,
+    bind_sampler,
+    bind_verifier,
+    check_names,
+    misplaced,
+)
 from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.programs.lowering import MAX_LANES
-from engine.programs.purposes import MASK, PROPOSE, SAMPLE, VERIFY
+from engine.programs.purposes import ADAPTER, MASK, PROPOSE, SAMPLE, VERIFY
 from engine.programs.syntax import parse
 from engine.programs.verify_rules import VERIFY_RULES
 from engine.request import ProgramSpec
@@ -20,16 +29,18 @@ class ScriptProgram:
 
     Attributes:
         spec: What the engine computes.
-        bound: The program, checked.
+        function: What it is for, see `engine.programs.purposes`.
+        bound: The program, checked; None of an adapter, which is checked for the sites that it is given.
         num_lanes: Contexts that it reads.
         judges: It judges guesses (`verify`).
     """
 
-    def __init__(self, spec: ProgramSpec, bound: BoundProgram) -> None:
+    def __init__(self, spec: ProgramSpec, function: str, bound: BoundProgram | None) -> None:
         self.spec = spec
+        self.function = function
         self.bound = bound
-        self.num_lanes = max(bound.graph.num_lanes, 1)
-        self.judges = bound.function == VERIFY
+        self.num_lanes = 1 if bound is None else max(bound.graph.num_lanes, 1)
+        self.judges = function == VERIFY
 
     def check(self, wanted: str) -> None:
         """Refuses it where another function is needed; see `engine.programs.purposes`.
@@ -37,8 +48,8 @@ class ScriptProgram:
         Raises:
             ValueError: It does something else (`program_invalid`).
         """
-        if self.bound.function != wanted:
-            raise fault("program_invalid", misplaced(self.bound.function, wanted))
+        if self.function != wanted:
+            raise fault("program_invalid", misplaced(self.function, wanted))
 
 
 def make_program(source: object, parameters: Mapping[str, Any], vocab_size: int) -> ScriptProgram:
@@ -49,13 +60,19 @@ def make_program(source: object, parameters: Mapping[str, Any], vocab_size: int)
     """
     if not isinstance(source, str):
         raise invalid("source must be text")
+    given, bound = dict(parameters), None
     try:
-        bound = _bound(source, parameters, vocab_size)
+        function = parse(source).function
+        if function == ADAPTER:
+            given = read_values(parameters)
+            check_names(parse(source), given)
+        else:
+            bound = _bound(source, parameters, vocab_size)
     except ProgramMisused as error:
         raise invalid(str(error)) from None
     except ProgramInvalid as error:
         raise fault("program_invalid", str(error)) from None
-    return ScriptProgram(ProgramSpec(source=source, parameters=dict(parameters)), bound)
+    return ScriptProgram(ProgramSpec(source=source, parameters=given), function, bound)
 
 
 def _bound(source: str, parameters: Mapping[str, Any], vocab_size: int) -> BoundProgram:

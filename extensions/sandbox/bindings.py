@@ -94,7 +94,10 @@ TABLE: dict[type, Exposed] = {
     ScriptModel: Exposed(
         name="Model",
         methods=frozenset({"require"}),
-        attributes=("name", "vocab_size", "max_tokens", "page_tokens", "eos_token_ids", "adapters", "capabilities"),
+        attributes=(
+            *("name", "vocab_size", "max_tokens", "page_tokens", "eos_token_ids"),
+            *("adapters", "sites", "capabilities"),
+        ),
     ),
     ScriptStore: Exposed(name="Store", methods=frozenset({"get", "put", "add", "delete"})),
     ScriptHttp: Exposed(name="Http", methods=frozenset({"get", "post", "request"})),
@@ -117,7 +120,9 @@ TABLE: dict[type, Exposed] = {
     ScriptProgram: Exposed(name="Program"),
     ScriptForward: Exposed(
         name="Forward",
-        methods=frozenset({"embed_next", "embed", "state", "mask"} | {"readout", "epilogue", "run", "on_attention"}),
+        methods=frozenset(
+            {"embed_next", "embed", "state", "mask", "adapter"} | {"readout", "epilogue", "run", "on_attention"}
+        ),
     ),
     ScriptPass: Exposed(name="Pass", attributes=("token", "probes", "rows", "folded", "attention")),
     ScriptAttention: Exposed(name="Attention", live=frozenset({"scores", "top", "omitted_mass"})),

@@ -264,6 +264,20 @@ class Forward:
         what is written after it. Instead of rows a device program whose function is called `mask` says it by a rule.
         """
 
+    async def adapter(
+        self,
+        site: str,
+        adapter: Program | str,
+        *,
+        layers: Sequence[int] | None = None,
+        lanes: Sequence[int] | None = None,
+    ) -> None:
+        """What an adapter does to the rows of `embed` at one of `lm.model.sites`; what comes before them stays.
+
+        It is the name of a loaded one ("" for the model alone), or a device program whose function is called
+        `adapter`: `y + scale * (x @ a) @ b`. It takes the place of what the adapter of the context does there.
+        """
+
     async def readout(self, rows: Sequence[int], *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> None:
         """Which rows are read, the last of each lane if left out: `lanes[i].logits` of a program, or `Pass.rows`."""
 
@@ -623,6 +637,8 @@ class Model:
     """Tokens with which the model ends by itself."""
     adapters: list[str]
     """Adapters that `lm.context` can name; each is also a model name of the server."""
+    sites: dict[str, list[int]]
+    """Sites of a layer that the rows of a pass can change by an adapter, with the numbers that go in and come out."""
     capabilities: list[str]
     """Names that `require` knows here."""
 
@@ -788,8 +804,10 @@ class LM:
     async def constraint(self, constrain: Constrain) -> Constraint:
         """Checks what a text must be, to use it several times."""
 
-    async def program(self, source: str, **parameters: float | bool | Sequence[float]) -> Program:
-        """Checks a device program: a few lines that draw the tokens inside the step, or guess them ahead.
+    async def program(
+        self, source: str, **parameters: float | bool | str | Sequence[float] | Sequence[Sequence[float]]
+    ) -> Program:
+        """Checks a device program: a few lines that draw the tokens inside the step, guess them ahead, and so on.
 
         See docs/device_programs.md and docs/drafting.md.
         """

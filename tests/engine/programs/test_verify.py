@@ -45,7 +45,7 @@ def steps(seed: int, count: int) -> list[StepValues]:
                 step=int(rng.integers(20)),
                 history=history,
                 counts=np.bincount(history, minlength=V),
-                others={**others, "draft": np.int64(rng.integers(-1, V))},
+                others={**others, "draft": np.asarray(rng.integers(-1, V))},
             )
         )
     return made

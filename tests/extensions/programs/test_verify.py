@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,13 +56,13 @@ async def stage(engine: EngineConnection, directory: Path) -> AsyncIterator[Stag
     await made.aclose()
 
 
-async def value(stage: Stage, body: str) -> object:
+async def value(stage: Stage, body: str) -> Any:
     """What a program of these lines returns."""
     return (await stage.run(HEAD + main_of(body))).result
 
 
 async def test_the_greedy_rule_takes_what_greedy_decoding_takes_whatever_is_guessed(stage: Stage) -> None:
-    plain, guessed, counts = await value(  # type: ignore[misc]
+    plain, guessed, counts = await value(
         stage,
         f"""
 ctx = await lm.context("a b c d")
@@ -84,7 +85,7 @@ return [plain.tokens, [one[0] for one in found], [one[1:] for one in found]]
 
 
 async def test_rejection_at_temperature_zero_is_greedy_decoding_and_repeats_itself_at_any_other(stage: Stage) -> None:
-    plain, cold, warm = await value(  # type: ignore[misc]
+    plain, cold, warm = await value(
         stage,
         f"""
 def drawn(tokens, k):
@@ -107,7 +108,7 @@ return [plain.tokens, cold.tokens, warm]
 
 
 async def test_a_rule_of_the_scripts_says_which_guesses_stand(stage: Stage) -> None:
-    lenient, limited, drafted = await value(  # type: ignore[misc]
+    lenient, limited, drafted = await value(
         stage,
         f"""
 ctx = await lm.context("a b c d")
@@ -166,7 +167,7 @@ return [answer.tokens[1:3], answer.exec_path]
 
 
 async def test_a_pass_over_a_guess_keeps_what_stands_and_draws_what_comes_behind(stage: Stage) -> None:
-    out, plain, kept, same = await value(  # type: ignore[misc]
+    out, plain, kept, same = await value(
         stage,
         f"""
 answer = await (await lm.context("a b c d")).generate({BASE}, temperature=0.0)
@@ -191,7 +192,7 @@ return [out, answer.tokens, kept, made.probes["kept"] == kept[-1] + 1]
 
 
 async def test_a_pass_judges_as_a_generation_does_with_the_same_seed(stage: Stage) -> None:
-    generated, passed = await value(  # type: ignore[misc]
+    generated, passed = await value(
         stage,
         """
 q = [{40 + at: 0.5, 60 + at: 0.5} for at in range(3)]
@@ -266,7 +267,7 @@ await fwd.run()""",
 @pytest.mark.parametrize(("lines", "text"), REFUSED.values(), ids=REFUSED.keys())
 async def test_what_cannot_judge_is_refused_and_nothing_is_left(stage: Stage, lines: str, text: str) -> None:
     body = "\n".join("    " + line for line in lines.replace("\\\\n", "\\n").split("\n"))
-    error, length = await value(  # type: ignore[misc]
+    error, length = await value(
         stage,
         f"""
 ctx = await lm.context("a b c")
