@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import is_
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,9 @@ from engine.sampling.random import position_keys
 
 _OF_HISTORY = frozenset({"history", "places", "prev", "counts"})
 """What a program reads of the tokens before."""
+
+_OF_ALL_HISTORY = _OF_HISTORY - {"prev"}
+"""What it reads of more than the newest one."""
 
 _GROWTH = 256
 """Tokens by which the room for a history grows."""
@@ -169,6 +173,27 @@ class Drawn:
     probes: list[tuple[Sequence[int], Mapping[str, torch.Tensor]]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Steady:
+    """What stays as it is while the same sequences draw together.
+
+    Attributes:
+        sessions: Those of the lanes, in their order.
+        streams: [R] int64, their random streams.
+        prompts: [R] int64, tokens before their output.
+        parameters: Of their programs, by name: [R, 1] or [R, V].
+    """
+
+    sessions: Sequence[ProgramSession]
+    streams: torch.Tensor
+    prompts: torch.Tensor
+    parameters: Mapping[str, torch.Tensor]
+
+    def is_of(self, sessions: Sequence[ProgramSession]) -> bool:
+        """Whether it holds for these."""
+        return len(sessions) == len(self.sessions) and all(map(is_, sessions, self.sessions))
+
+
 class ProgramRunner:
     """Computes the programs of a step; owns their compiled forms. Used by the device's thread alone.
 
@@ -183,6 +208,7 @@ class ProgramRunner:
         self._vocab_size = vocab_size
         self._device = device
         self._compiled: dict[tuple[object, ...], TorchProgram] = {}
+        self._steady: dict[tuple[object, ...], _Steady] = {}
 
     def run(self, logits: torch.Tensor, lanes: Sequence[ProgramLane], *, defer: bool = False) -> Drawn:
         """Draws a token for each lane, or says what to draw it from.
@@ -196,6 +222,7 @@ class ProgramRunner:
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, lane in enumerate(lanes):
             groups.setdefault(lane.session.kind, []).append(place)
+        self._steady = {kind: steady for kind, steady in self._steady.items() if kind in groups}
         for kind, places in groups.items():
             self._run_alike(kind, logits, [lanes[place] for place in places], places, drawn, defer)
         return drawn
@@ -217,7 +244,7 @@ class ProgramRunner:
             values = replace(values, room=logits)
         result = program.run(values, defer=defer)
         state = {name: _own(value, logits) for name, value in result.state.items()}
-        for at, lane in enumerate(lanes):
+        for at, lane in enumerate(lanes if state else ()):
             lane.session.keep(lane.position, {name: value[at : at + 1] for name, value in state.items()})
         if result.probes:
             drawn.probes.append((places, {name: _own(value, logits) for name, value in result.probes.items()}))
@@ -240,26 +267,43 @@ class ProgramRunner:
         return found
 
     def _values(self, program: TorchProgram, logits: torch.Tensor, lanes: Sequence[ProgramLane]) -> BatchValues:
-        sessions = [lane.session for lane in lanes]
-        graph = sessions[0].bound.graph
+        graph = lanes[0].session.bound.graph
         inputs = graph.inputs
+        steady = self._steady_of(lanes)
         positions = self._integers([lane.position for lane in lanes])
-        streams = self._integers([session.stream_key for session in sessions])
-        parameters = {
-            name: self._stacked([session.bound.parameters[name] for session in sessions], DTYPES[kind.kind])
-            for name, kind in sessions[0].bound.types
-        }
+        history, lengths = None, positions
+        if inputs & _OF_ALL_HISTORY:
+            history = self._histories(lanes)
+        elif inputs & _OF_HISTORY:  # the newest token alone is a history for whom it is all that is read
+            history = torch.stack([lane.session.history(lane.position)[-1:] for lane in lanes])
+            lengths = torch.ones_like(positions)
         return BatchValues(
             lanes=[self._lane(logits, lanes, at) for at in range(max(graph.num_lanes, 1))],
-            keys=position_keys(streams, positions).contiguous().view(torch.int64).view(-1),
-            steps=positions - self._integers([session.num_prompt for session in sessions]),
-            history=self._histories(lanes) if inputs & _OF_HISTORY else None,
-            lengths=positions,
+            keys=position_keys(steady.streams, positions).contiguous().view(torch.int64).view(-1),
+            steps=positions - steady.prompts,
+            history=history,
+            lengths=lengths,
             counts=self._counts(lanes) if "counts" in inputs else None,
-            parameters=parameters,
-            state=self._states(program, lanes, parameters),
+            parameters=steady.parameters,
+            state=self._states(program, lanes, steady.parameters),
             others=self._others([lane.guess for lane in lanes if lane.guess is not None], inputs),
         )
+
+    def _steady_of(self, lanes: Sequence[ProgramLane]) -> _Steady:
+        sessions = [lane.session for lane in lanes]
+        kind = sessions[0].kind
+        found = self._steady.get(kind)
+        if found is None or not found.is_of(sessions):
+            found = self._steady[kind] = _Steady(
+                sessions,
+                self._integers([session.stream_key for session in sessions]),
+                self._integers([session.num_prompt for session in sessions]),
+                {
+                    name: self._stacked([session.bound.parameters[name] for session in sessions], DTYPES[one.kind])
+                    for name, one in sessions[0].bound.types
+                },
+            )
+        return found
 
     def _others(self, guesses: Sequence[Guess], inputs: frozenset[str]) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}
