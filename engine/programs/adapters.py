@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.programs.binding import GREATEST_FLOAT, BoundProgram, check_names, check_purpose
 from engine.programs.errors import ProgramInvalid, ProgramMisused
+from engine.programs.graph import Graph, Node
 from engine.programs.lowering import lower
 from engine.programs.purposes import ADAPTER
 from engine.programs.syntax import parse
@@ -22,6 +23,12 @@ MAX_NUMBERS = 2**18
 
 MAX_VALUES = 64
 """Of one expression, loops unrolled: each has a number for every row and place."""
+
+LEAST_WORK = 2**17
+"""Multiplications that an expression may have for a row, where the site's own product has fewer."""
+
+_VALUE_WORK = 8
+"""What a number takes that is no product's, in multiplications of a product."""
 
 PARTS = ("a", "b")
 """What an expression can take from an adapter of low rank: `name.a` and `name.b`, as in (x @ a) @ b."""
@@ -62,7 +69,22 @@ def bind_adapter(source: str, values: Mapping[str, Any], num_inputs: int, num_ou
     graph = lower(source, types, sites)
     if len(graph.nodes) > MAX_VALUES:
         raise ProgramInvalid(f"{len(graph.nodes)} values, loops unrolled; {MAX_VALUES} are allowed", 1, 1)
+    work, most = sum(_work(graph, node) for node in graph.nodes), max(num_inputs * num_outputs, LEAST_WORK)
+    if work > most:
+        raise ProgramInvalid(f"{work} multiplications for a row, or what takes as long; {most} are allowed", 1, 1)
     return BoundProgram(parsed.digest, ADAPTER, types, graph, given)
+
+
+def _work(graph: Graph, node: Node) -> int:
+    """What a node costs for one row, in multiplications of a product."""
+    if node.op == "matmul":
+        right = graph.nodes[node.args[1]].type
+        return (right.rows or 1) * _width(right)
+    return 0 if node.op == "parameter" else _VALUE_WORK * _width(node.type)
+
+
+def _width(kind: Type) -> int:
+    return kind.axis if isinstance(kind.axis, int) else 1
 
 
 def _type(value: Any) -> Type:

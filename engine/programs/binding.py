@@ -20,6 +20,9 @@ GREATEST_FLOAT = (2 - 2**-23) * 2.0**127
 MAX_LIST = 4096
 """Numbers in one list that a mask rule is given."""
 
+MAX_JUDGING = 256
+"""Values of a program that judges guesses."""
+
 Parameter: TypeAlias = "bool | int | float | array[float] | array[int]"
 """A number, one float32 per token of the vocabulary, or a list of a mask rule's own; plain, so that checking a program
 needs no library."""
@@ -156,6 +159,9 @@ def bind_verifier(source: str, values: Mapping[str, Any], vocab_size: int) -> Bo
     """
     bound = bind(source, values, vocab_size)
     check_purpose(bound.function, VERIFY)
+    if len(bound.graph.nodes) > MAX_JUDGING:
+        # A step judges whole guesses, one token after the other.
+        raise ProgramInvalid(f"{len(bound.graph.nodes)} values, loops unrolled; {MAX_JUDGING} are allowed", 1, 1)
     return bound
 
 

@@ -21,6 +21,9 @@ from engine.scheduling.batch import RowAssignment
 _Noted = Sequence[tuple[Sequence[int], Mapping[str, torch.Tensor]]]
 _Probes = list[tuple[Sequence[int], Mapping[str, torch.Tensor]]]
 
+_JUDGED_AT_ONCE = 512
+"""Rows of a pass over a guess times values of its program, as memory allows."""
+
 KEPT = "kept"
 """Under this name it is noted down how many rows of a pass over a guess stand."""
 
@@ -290,7 +293,9 @@ class ProgramRows:
             offer = session.offers[at] if at < len(session.offers) else None
             guess = guess_at(values[at], row, draft, offer, session.bound.graph.inputs)
             drawing.append(ProgramLane(session, at, lane.position - count + 1 + at, guess=guess))
-        tokens = self._runner.run(values, drawing).tokens
+        size = max(1, _JUDGED_AT_ONCE // len(session.bound.graph.nodes))
+        blocks = [drawing[first : first + size] for first in range(0, count, size)]
+        tokens = torch.cat([self._runner.run(values, block).tokens for block in blocks])
         kept = (tokens[:-1] == self._index(session.guess)).long().cumprod(0).sum()[None]
         probes.append(([place], {KEPT: kept[None] + 1}))
         return ForcedTokens(self._index([place]), tokens.index_select(0, kept))

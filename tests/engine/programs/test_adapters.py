@@ -164,6 +164,14 @@ def test_what_it_is_given_is_bounded_and_of_numbers(value: Any, reason: str) -> 
         read_values({"a": value})
 
 
+def test_an_expression_that_takes_longer_than_its_site_is_refused() -> None:
+    source = "def adapter(y, a):\n" + "    y = y @ a\n" * 9 + "    return y\n"
+    square = Matrix(256, 256, bytes(4 * 256 * 256))
+    with pytest.raises(ProgramInvalid, match="for a row"):
+        bind_adapter(source, {"a": square}, 512, 256)
+    assert bind_adapter(source, {"a": square}, 4096, 256).function == "adapter"
+
+
 def test_all_that_it_is_given_together_is_bounded() -> None:
     half = [[0.0] * 1024] * (MAX_NUMBERS // 2048 + 1)
     with pytest.raises(ProgramMisused, match="together"):

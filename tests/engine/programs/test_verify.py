@@ -162,6 +162,12 @@ def test_a_rule_is_no_sampler_and_the_other_way_round() -> None:
     assert bind_drawer(GREEDY, {}, V).function == "verify"
 
 
+def test_a_rule_has_fewer_values_than_a_sampler() -> None:
+    source = "def verify(p):\n    for i in range(300):\n        p = p * 0.5 + i\n    return argmax(p)\n"
+    with pytest.raises(ProgramInvalid, match="256 are allowed"):
+        bind_verifier(source, {}, V)
+
+
 REFUSED: dict[str, tuple[str, int, int, str]] = {
     "a number for a token": ("def verify(p):\n    return max(p)\n", 2, 12, "the token that comes, i64; this is f32"),
     "a probe": ("def verify(p):\n    probe.x = max(p)\n    return 1\n", 2, 5, "notes nothing down"),
