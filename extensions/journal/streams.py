@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,6 +32,7 @@ class RecordedStream:
 
     def __init__(self, stream: EventStream, call: Call, key: str, num_cold: int) -> None:
         self._stream = stream
+        self._call = call
         self._journal = call.journal
         self._key = key
         self._num_cold = num_cold
@@ -56,6 +57,15 @@ class RecordedStream:
             self._num_cold = 0
         kept = msgspec.structs.replace(event, request_id="", kv_kib_ms=0)
         self._journal.put(Streamed(self._key, kept))
+
+    def divert(self, take: Callable[[TokenEvent], None]) -> None:
+        """See `EventStream.divert`."""
+
+        def note_and_take(event: TokenEvent) -> None:
+            self._note(event)
+            self._call.run(take, (event,), {})  # whoever brings it answers no call
+
+        self._stream.divert(note_and_take)
 
     async def stop_sequence(self, index: int) -> None:
         """See `EventStream.stop_sequence`."""
@@ -98,6 +108,7 @@ class ReplayedStream:
         self._at = 0
         self._token_ids: list[int] = []
         self._live: RecordedStream | None = None
+        self._take: Callable[[TokenEvent], None] | None = None
         self._is_closed = False
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
@@ -127,7 +138,15 @@ class ReplayedStream:
         if num_given:
             request = msgspec.structs.replace(request, num_given=num_given)
         self._live = await self._engine.go_on(self._call, self._key, request)
+        if self._take is not None:
+            self._live.divert(self._take)
         return await self._live.__anext__()
+
+    def divert(self, take: Callable[[TokenEvent], None]) -> None:
+        """See `EventStream.divert`: what is written down is the reader's."""
+        self._take = take
+        if self._live is not None:
+            self._live.divert(take)
 
     async def stop_sequence(self, index: int) -> None:
         """See `EventStream.stop_sequence`."""
@@ -161,6 +180,8 @@ def _check_can_go_on(request: GenerateRequest) -> None:
     Raises:
         NotResumable: It cannot.
     """
+    if request.program is not None and "state." in request.program.source:
+        raise NotResumable("it was in the middle of a generation whose device program has state")
     is_guessed = request.drafter is not None and request.drafter.given
     if request.stepped or is_guessed or request.lane_ids or request.passes or request.prompt_logprobs is not None:
         raise NotResumable("it was in the middle of a generation that it decides step by step")

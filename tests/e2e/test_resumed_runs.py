@@ -1,0 +1,102 @@
+"""Detached runs whose gateway processes and engine are killed: they go on, and come to what they would have come to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from loadtests.server import RunningServer, running_server
+from tests.e2e.conftest import connect
+from tests.e2e.test_kills import processes
+from tests.gateway.wire import Body
+
+NUM_PARTS = 60
+SOURCE = f"""
+import asyncio
+async def main(request, lm):
+    ctx = await lm.context("Once upon a time")
+    texts, unknown = [], 0
+    for part in range({NUM_PARTS}):
+        said = await ctx.generate(
+            max_tokens=12, min_tokens=12, temperature=1.0, seed=part, presence_penalty=0.5, emit=True
+        )
+        texts.append(said.text)
+        try:
+            await lm.store.add(request.args["name"])
+        except RuntimeError as error:
+            assert str(error).startswith("tool_outcome_unknown")
+            unknown += 1
+        await lm.emit_event("part", part)
+        await lm.sleep(0.05)
+    return {{"texts": texts, "counted": await lm.store.get(request.args["name"]), "unknown": unknown}}
+"""
+
+
+@pytest.fixture
+def mortal(tiny_model: Path, start_options: list[str], tmp_path: Path) -> Iterator[RunningServer]:
+    """A server whose processes may be killed."""
+    args = [*start_options, "--workers", "2", "--kv-pages", "640"]
+    environment = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    with running_server(str(tiny_model), args=args, environment=environment, log_path=tmp_path / "log") as running:
+        yield running
+
+
+async def start(client: httpx.AsyncClient, name: str) -> str:
+    """A run that keeps a count of this name."""
+    answer = await client.post("/v1/runs", json={"source": SOURCE, "args": {"name": name}})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["id"])
+
+
+async def events(server: RunningServer, run_id: str) -> AsyncIterator[Body]:
+    """All events of a run, by whoever serves them: a reader that is cut off comes back."""
+    last = -1
+    while True:
+        with contextlib.suppress(httpx.TransportError):
+            async with (
+                connect(server) as client,
+                client.stream("GET", f"/v1/runs/{run_id}/events", params={"after": last}) as stream,
+            ):
+                async for line in stream.aiter_lines():
+                    event = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
+                    if "sequence_number" in event:
+                        last = event["sequence_number"]
+                        yield event
+                        if "run" in event:
+                            return
+        await asyncio.sleep(0.2)
+
+
+async def test_a_run_outlives_both_workers_and_the_engine(mortal: RunningServer) -> None:
+    async with connect(mortal) as client:
+        whole = [event async for event in events(mortal, await start(client, "whole"))]
+        run_id = await start(client, "killed")
+    told = []
+    async for event in events(mortal, run_id):
+        told.append(event)
+        part = event.get("event", {}).get("data")
+        if part == 5:
+            for worker in processes(mortal, "gateway.worker"):
+                worker.kill()
+        if part == 25:
+            (engine,) = processes(mortal, "engine.child")
+            engine.kill()
+    done, expected = told[-1]["run"], whole[-1]["run"]
+    assert done["status"] == "completed", done["error"]
+    assert done["lives"] == 3
+    assert [one["sequence_number"] for one in told] == list(range(len(told)))
+    assert [one["event"]["data"] for one in told if "event" in one] == list(range(NUM_PARTS))
+    assert "".join(one.get("delta", "") for one in told) == done["content"] == expected["content"]
+    assert done["result"]["texts"] == expected["result"]["texts"]
+    assert (expected["result"]["counted"], expected["result"]["unknown"]) == (NUM_PARTS, 0)
+    # What was under way when a process was killed has happened or not, and the script was told that nobody knows.
+    assert NUM_PARTS - done["result"]["unknown"] <= done["result"]["counted"] <= NUM_PARTS
+    assert done["result"]["unknown"] <= 2
+    assert done["usage"]["completion_tokens"] == expected["usage"]["completion_tokens"] == 12 * NUM_PARTS
+    assert done["usage"]["prompt_tokens"] > expected["usage"]["prompt_tokens"]
