@@ -21,12 +21,15 @@ class KVCodes:
 
     Attributes:
         scales: [2, P, G, S] bfloat16.
+        pairs: [2, P, G, S / 2] int32, the same memory: what kernels ask for ahead has four bytes at least. None where
+            pages have an odd number of slots.
         mean, spread: [G, D] float32, what is taken out of keys before they are rounded.
         most: Greatest magnitude of a code.
         whole: Codes are whole numbers.
     """
 
     scales: torch.Tensor
+    pairs: torch.Tensor | None
     mean: torch.Tensor
     spread: torch.Tensor
     most: float
@@ -38,7 +41,9 @@ class KVCodes:
         if storage.format is None or storage.smoothing is None:
             return None
         mean, spread = storage.smoothing.mean[layer], storage.smoothing.scale[layer]
-        return cls(storage.scales[layer], mean, spread, storage.format.most, storage.dtype == torch.int8)
+        scales = storage.scales[layer]
+        pairs = None if storage.page_size % 2 else scales.view(torch.int32)
+        return cls(scales, pairs, mean, spread, storage.format.most, storage.dtype == torch.int8)
 
 
 @triton.jit
@@ -56,3 +61,17 @@ def encode(vectors, scale, MOST: tl.constexpr, WHOLE: tl.constexpr):
     if WHOLE:
         codes = round_to_even(codes)
     return tl.minimum(tl.maximum(codes, -MOST), MOST)
+
+
+@triton.jit
+def scales_of_pairs(pairs, visible, BLOCK: tl.constexpr, HEADS: tl.constexpr):
+    """Scales of a tile's columns [BLOCK * HEADS], tokens outside and heads inside, float32; 0 where not visible.
+
+    Args:
+        pairs: [BLOCK * HEADS / 2] int32, of two tokens each, heads inside.
+        visible: [BLOCK * HEADS], columns.
+    """
+    both = tl.join((pairs << 16).to(tl.float32, bitcast=True), (pairs & -65536).to(tl.float32, bitcast=True))
+    if HEADS > 1:
+        both = tl.permute(tl.reshape(both, [BLOCK // 2, HEADS, 2]), [0, 2, 1])
+    return tl.where(visible, tl.reshape(both, [BLOCK * HEADS]), 0.0)

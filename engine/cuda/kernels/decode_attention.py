@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from engine.cuda.kernels.attention_config import AttentionConfig
-from engine.cuda.kernels.codes import KVCodes, encode, scale_of
+from engine.cuda.kernels.codes import KVCodes, encode, scale_of, scales_of_pairs
 from engine.cuda.kernels.pdl import launch_dependents, wait
 from engine.cuda.kernels.shared_memory import fitting_tiles
 from engine.cuda.kernels.softmax import LOWEST, arrive_last, attend, load_rows, merge_parts, store_part
@@ -63,6 +63,8 @@ def _decode_attention(
     out_ptr,
     key_scales_ptr,
     value_scales_ptr,
+    key_pairs_ptr,
+    value_pairs_ptr,
     mean_ptr,
     spread_ptr,
     eps,
@@ -98,6 +100,9 @@ def _decode_attention(
     position = tl.load(positions_ptr + lane, cache_modifier=".cg")
     own = tl.maximum(context - 1, 0)  # the newest token, whose K and V this kernel makes; the others are stored
     oldest = tl.maximum(context - WINDOW, 0) if WINDOW > 0 else 0
+    seen_from = oldest
+    if CODES and WINDOW > 0:
+        oldest = oldest // 2 * 2  # scales are read in pairs
     chunk = tl.maximum(tl.cdiv(tl.cdiv(own - oldest, BLOCK), SPLITS), 1) * BLOCK
     active = tl.maximum(tl.cdiv(own - oldest, chunk), 1)
     begin = oldest + split * chunk
@@ -143,15 +148,27 @@ def _decode_attention(
         for first in tl.range(begin, tl.maximum(end, begin + 1), BLOCK, num_stages=STAGES):
             tokens = first + column_token
             visible = tokens < end
+            if CODES and WINDOW > 0:
+                visible = visible & (tokens >= seen_from)
             page = tl.load(table_ptr + tokens // S, mask=visible, other=0).to(tl.int64)
             offsets = _slot_offsets(page, tokens, column_head, G, D, S)
             tile_keys = load_rows(keys_ptr, offsets, visible, D, WIDTH)
             tile_values = load_rows(values_ptr, offsets, visible, D, WIDTH)
             key_scales, value_scales = None, None
             if CODES:
-                places = (page * G + column_head) * S + tokens % S
-                key_scales = tl.load(key_scales_ptr + places, mask=visible, other=0.0).to(tl.float32)
-                value_scales = tl.load(value_scales_ptr + places, mask=visible, other=0.0).to(tl.float32)
+                if key_pairs_ptr is None:
+                    places = (page * G + column_head) * S + tokens % S
+                    key_scales = tl.load(key_scales_ptr + places, mask=visible, other=0.0).to(tl.float32)
+                    value_scales = tl.load(value_scales_ptr + places, mask=visible, other=0.0).to(tl.float32)
+                else:
+                    pair = tl.arange(0, BLOCK * HEADS // 2)
+                    token = first + pair // HEADS * 2
+                    pair_page = tl.load(table_ptr + token // S, mask=token < end, other=0).to(tl.int64)
+                    places = ((pair_page * G + group * HEADS + pair % HEADS) * S + token % S) // 2
+                    key_pairs = tl.load(key_pairs_ptr + places, mask=token < end, other=0)
+                    value_pairs = tl.load(value_pairs_ptr + places, mask=token < end, other=0)
+                    key_scales = scales_of_pairs(key_pairs, visible, BLOCK, HEADS)
+                    value_scales = scales_of_pairs(value_pairs, visible, BLOCK, HEADS)
                 tile_keys = tile_keys.to(kind)
                 tile_values = tile_values.to(kind)
             if first == begin:
@@ -296,6 +313,8 @@ def decode_attention(
         out,
         None if codes is None else codes.scales[0],
         None if codes is None else codes.scales[1],
+        None if codes is None or codes.pairs is None else codes.pairs[0],
+        None if codes is None or codes.pairs is None else codes.pairs[1],
         None if codes is None else codes.mean,
         None if codes is None else codes.spread,
         eps,

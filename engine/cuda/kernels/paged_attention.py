@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.cuda.kernels.codes import KVCodes
+from engine.cuda.kernels.codes import KVCodes, scales_of_pairs
 from engine.cuda.kernels.softmax import LOWEST, arrive_last, fold, load_rows, merge_parts, score, store_part
 
 PIECE_FIELDS = 12
@@ -84,6 +84,8 @@ def _paged_attention(
     out_ptr,
     key_scales_ptr,
     value_scales_ptr,
+    key_pairs_ptr,
+    value_pairs_ptr,
     spread_ptr,
     scale,
     query_stride,
@@ -146,9 +148,17 @@ def _paged_attention(
         tile_values = load_rows(values_ptr, offsets, None, D, WIDTH)
         value_scales = None
         if CODES:
-            places = (page * G + group * HEADS + column % HEADS) * S + known % S
-            key_scales = tl.load(key_scales_ptr + places).to(tl.float32)
-            value_scales = tl.load(value_scales_ptr + places).to(tl.float32)
+            if key_pairs_ptr is None:
+                places = (page * G + group * HEADS + column % HEADS) * S + known % S
+                key_scales = tl.load(key_scales_ptr + places).to(tl.float32)
+                value_scales = tl.load(value_scales_ptr + places).to(tl.float32)
+            else:
+                pair = tl.arange(0, BLOCK * HEADS // 2)
+                both = tl.minimum(first + pair // HEADS * 2, (end - 1) // 2 * 2)
+                pair_page = tl.load(pages_ptr + both // S).to(tl.int64)
+                places = ((pair_page * G + group * HEADS + pair % HEADS) * S + both % S) // 2
+                key_scales = scales_of_pairs(tl.load(key_pairs_ptr + places), tokens < end, BLOCK, HEADS)
+                value_scales = scales_of_pairs(tl.load(value_pairs_ptr + places), tokens < end, BLOCK, HEADS)
             tile_values = tile_values.to(kind)
             scores = score(query, tile_keys.to(kind)) * key_scales[None, :]
         else:
@@ -233,6 +243,8 @@ def paged_attention(
         out,
         None if codes is None else codes.scales[0],
         None if codes is None else codes.scales[1],
+        None if codes is None or codes.pairs is None else codes.pairs[0],
+        None if codes is None or codes.pairs is None else codes.pairs[1],
         None if codes is None else codes.spread,
         scale * math.log2(math.e),
         query.stride(0),

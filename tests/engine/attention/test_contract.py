@@ -212,6 +212,11 @@ def test_keys_and_values_of_one_byte_are_what_they_stand_for(name: str, kind: st
 
 
 @reads_quantized
+def test_pages_of_a_single_token_hold_keys_and_values_of_one_byte_too(name: str) -> None:
+    check(name, make_step(lanes=[(1, 9), (5, 20)], dtype=torch.int8, page_size=1, layers=1), tolerance=1e-4)
+
+
+@reads_quantized
 @pytest.mark.parametrize("kind", FORMATS)
 def test_heads_paired_in_a_program_have_their_own_scales(name: str, kind: str) -> None:
     lanes = [(1, 1 + (index * 37) % 90) for index in range(16)]

@@ -29,7 +29,8 @@ def codes_of(name: str) -> tuple[torch.Tensor, KVCodes | None]:
     if name == "bfloat16":
         return unset(2, 9, S, G, D), None
     kind, channels = FORMATS[name], unset(G, D, dtype=torch.float32)
-    codes = KVCodes(unset(2, 9, G, S), channels, channels, kind.most, kind.dtype == torch.int8)
+    pairs = unset(2, 9, G, S // 2, dtype=torch.int32)
+    codes = KVCodes(unset(2, 9, G, S), pairs, channels, channels, kind.most, kind.dtype == torch.int8)
     return unset(2, 9, S, G, D, dtype=kind.dtype), codes
 
 

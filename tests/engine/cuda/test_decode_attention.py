@@ -225,7 +225,7 @@ def test_heads_that_do_not_divide_are_refused(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize(("heads", "window"), [(1, None), (2, 20)])
+@pytest.mark.parametrize(("heads", "window"), [(1, None), (2, 20), (1, 7)])
 def test_codes_are_read_and_written_as_storage_does(
     device: torch.device, name: str, heads: int, window: int | None
 ) -> None:
