@@ -10,8 +10,9 @@ import msgspec
 import pytest
 import torch
 
+from engine.config import KVFormat
 from engine.loop import EngineLoop
-from engine.request import GenerateRequest
+from engine.request import GenerateRequest, ProgramSpec
 from tests.equivalence.harness import Outputs, Step, open_loop, request, run
 from tests.equivalence.test_random_schedules import KINDS, NUM_KINDS
 from tests.tiny_models import Family, write_tiny_model
@@ -60,10 +61,48 @@ def _kind(number: int, name: str) -> GenerateRequest:
     )
 
 
-def test_random_histories_on_a_gpu_yield_what_requests_yield_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_a_gpu_yields_the_cpus_tokens_with_keys_and_values_of_one_byte(name: KVFormat, tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path, "qwen3", seed=4)
+    with open_loop(model, kv_dtype=name) as loop:
+        expected = run(loop, _requests())
+    with open_loop(model, device="cuda", step="cuda", kv_dtype=name) as loop:
+        assert run(loop, _requests()) == expected
+
+
+PROGRAMS = (
+    """
+state.level = 1.0
+
+def sample(logits, key, prev):
+    state.level = state.level * 0.5 + float(prev % 5)
+    return gumbel_argmax(logits + where(one_hot(prev), state.level, 0.0), key)
+""",
+    """
+def sample(logits, key, history, counts):
+    return where(uniform(key) < 0.2, history[-2], argmax(logits - float(counts)))
+""",
+)
+"""Of kinds behind the others."""
+
+
+def _any_kind(number: int, name: str) -> GenerateRequest:
+    """Those of `_kind`, and some that draw by programs."""
+    if number < NUM_KINDS:
+        return _kind(number, name)
+    drawn = request(name, [5, number % 3, 9], max_tokens=12, seed=number)
+    return msgspec.structs.replace(drawn, program=ProgramSpec(source=PROGRAMS[number % len(PROGRAMS)]))
+
+
+@pytest.mark.parametrize("graphs", ["0", "1"])
+def test_random_histories_on_a_gpu_yield_what_requests_yield_alone(
+    graphs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = write_tiny_model(tmp_path, "qwen3", seed=1)
     with open_loop(model, device="cuda", step="cuda", prefix_cache=False, overlap=False) as loop:
-        alone = [run(loop, [_kind(number, "alone")]) for number in range(NUM_KINDS)]
+        alone = [run(loop, [_any_kind(number, "alone")]) for number in range(NUM_KINDS + 12)]
+    monkeypatch.setenv("WYE_PROGRAM_GRAPHS", graphs)
+    monkeypatch.setenv("WYE_PROMPT_GRAPHS", graphs)
     with open_loop(model, device="cuda", step="cuda", num_pages=12, max_num_seqs=6, max_batch_tokens=32) as loop:
         for seed in range(HISTORIES):
             _live_through(loop, random.Random(seed), alone)
@@ -83,8 +122,8 @@ def _live_through(loop: EngineLoop, rng: random.Random, alone: list[Outputs]) ->
 
     for count in range(rng.randint(10, 40)):
         if rng.random() < 0.5:
-            kinds[str(count)] = rng.randrange(NUM_KINDS)
-            loop.submit(_kind(kinds[str(count)], str(count)))
+            kinds[str(count)] = rng.randrange(len(alone))
+            loop.submit(_any_kind(kinds[str(count)], str(count)))
         if kinds and rng.random() < 0.1:
             aborted.add(rng.choice(list(kinds)))
             loop.abort(list(aborted)[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import random
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -170,8 +171,8 @@ class Engine:
 
 
 def logits_of(row: Row) -> torch.Tensor:
-    random = torch.Generator().manual_seed(row.seed * 1000 + len(row.tokens))
-    return torch.randn(V, generator=random) * 3
+    generator = torch.Generator().manual_seed(row.seed * 1000 + len(row.tokens))
+    return torch.randn(V, generator=generator) * 3
 
 
 class MadeUp:
@@ -256,6 +257,30 @@ def test_a_row_that_others_used_meanwhile_goes_on_where_it_was(decoder: GraphDec
         for _ in range(2):
             engine.draw([3, 1, 0], recorded=recorded)
     assert [row.tokens for row in ours.rows.values()] == [row.tokens for row in theirs.rows.values()]
+
+
+@pytest.mark.parametrize("program", ["state and recent tokens", "whole history"])
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_that_come_go_and_move_at_random_draw_what_they_draw_alone(
+    decoder: GraphDecoder, program: str, seed: int
+) -> None:
+    choose = random.Random(seed)
+    ours, theirs = engines(decoder, [program] * 3)
+    waiting: list[tuple[Row, Row]] = []
+    for number in range(24):
+        if choose.random() < 0.4:  # one gives its row up, and another takes it, or the same one elsewhere
+            row = choose.randrange(3)
+            waiting.append((ours.rows[row], theirs.rows[row]))
+            fresh = Row(row, program, 100 + number), Row(row, program, 100 + number)
+            pair = waiting.pop(choose.randrange(len(waiting))) if choose.random() < 0.6 else fresh
+            for engine, entering in zip((ours, theirs), pair, strict=True):
+                entering.row = row
+                engine.assign(entering)
+        places = choose.sample(range(3), choose.randint(1, 3))
+        if choose.random() < 0.25:
+            ours.draw(places, recorded=choose.random() < 0.6, takes=False)
+        recorded = choose.random() < 0.6
+        assert ours.draw(places, recorded=recorded) == theirs.draw(places, recorded=False), number
 
 
 def test_a_program_is_recorded_after_some_uses_and_when_nothing_waits(
