@@ -161,7 +161,9 @@ class Making:
             num_lives = await self._store.go_on(self.run_id, self.token, MAX_LIVES, is_own=True)
             if not num_lives or await self._has_ended_within(BACKOFF_S[min(num_lives, len(BACKOFF_S)) - 1]):
                 return False
-            run = await revive(self.run_id, journal, self._work.payer)
+            run = await self._revived(revive(self.run_id, journal, self._work.payer))
+            if run is None:
+                return False
         except Exception as reason:
             log.warning("run %s does not go on after %s: %s", self.run_id, type(error).__name__, reason)
             return False
@@ -173,6 +175,17 @@ class Making:
         if self._end is not None:
             await close_shielded(self._work)
         return True
+
+    async def _revived(self, reviving: Awaitable[ProgramRun]) -> ProgramRun | None:
+        """Waits for a run that begins again; None if somebody ends it before."""
+        begun, ended = asyncio.ensure_future(reviving), asyncio.create_task(self._ending.wait())
+        try:
+            await asyncio.wait({begun, ended}, return_when=asyncio.FIRST_COMPLETED)
+            return await begun if begun.done() else None
+        finally:
+            for task in (begun, ended):
+                task.cancel()
+            await asyncio.gather(begun, ended, return_exceptions=True)
 
     async def _has_ended_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):

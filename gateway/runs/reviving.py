@@ -87,6 +87,17 @@ class Reviver:
             age_s=max(time.time() - record.created, 0.0),
         )
 
+    async def is_foreign(self, run_id: str) -> bool:
+        """Whether a run is not for this process: its model is not served here, or nothing is at the moment.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        if not self._runtime.is_ready:
+            return True
+        data = await self._store.origin(run_id)
+        return not data or read_origin(data).fingerprint != self._runtime.info.fingerprint
+
     async def take_over(self, record: RunRecord, journal: RunJournal) -> ProgramWork:
         """A run of a process that is gone, begun again here. Raises what `run` raises.
 
@@ -95,7 +106,7 @@ class Reviver:
             LimitReached: It has no quota left.
             QuotaStoreUnavailable: Redis did not answer.
         """
-        data, _ = await self._store.journal(record.id)
+        data = await self._store.origin(record.id)
         if not data:
             raise NotResumable("its journal is not kept any more")
         origin = read_origin(data)

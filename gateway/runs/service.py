@@ -33,6 +33,9 @@ BEAT_S = 0.5
 LOOK_S = 1.0
 """Seconds between looks for runs that nobody works on."""
 
+FOREIGN_S = 120.0
+"""A run whose model is not served here is left for so long to those that serve it."""
+
 GRACE_S = 3.0
 """A run must have been without a worker for so long, with the store there all the time: a store that comes back after
 a while knows nothing yet of who is alive."""
@@ -67,6 +70,7 @@ class DetachedRuns:
         self._to_reply = to_reply
         self._makings: dict[str, Making] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._taking_over: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -171,11 +175,13 @@ class DetachedRuns:
     async def aclose(self) -> None:
         """Ends all of them, and closes the store. Idempotent."""
         self._is_closed = True
+        await end_task(self._watching)
+        for task in list(self._taking_over):
+            await end_task(task)  # others go on with these
         await asyncio.gather(*(making.end("interrupted") for making in list(self._makings.values())))
         while self._tasks:
             await asyncio.wait(set(self._tasks))
         await end_task(self._beating)
-        await end_task(self._watching)
         await self.store.aclose()
 
     # -- in the background ------------------------------------------------------------------------------------------
@@ -210,32 +216,37 @@ class DetachedRuns:
 
     async def _watch(self) -> None:
         since: dict[str, float] = {}
+        is_away = False
         while True:
             try:
                 overdue = await self.store.overdue()
                 now_s = time.monotonic()
                 since = {run_id: since.get(run_id, now_s) for run_id in overdue}
+                is_away = False
                 for run_id in [one for one, seen_s in since.items() if now_s - seen_s >= GRACE_S]:
-                    if not await self._take_over(run_id):
+                    if not await self._take_over(run_id, now_s - since[run_id]):
                         await self._give_up(run_id)
             except StoreUnavailable as error:
-                log.warning("runs cannot be looked after: %s", error)
-                since = {}
+                if not is_away:
+                    log.warning("runs cannot be looked after: %s", error)
+                since, is_away = {}, True
             except Exception:
                 log.exception("looking after runs failed")
             await asyncio.sleep(LOOK_S)
 
-    async def _take_over(self, run_id: str) -> bool:
-        """Goes on with a run whose process is gone; false if nobody can."""
+    async def _take_over(self, run_id: str, overdue_s: float) -> bool:
+        """Goes on with a run whose process is gone, or leaves it to others that can; false if nobody can."""
         reviver, record = self._reviver, await self.store.find(run_id)
-        if reviver is None or record is None or not record.is_resumable or self._lifecycle.is_draining:
+        if reviver is None or record is None or not record.is_resumable:
             return False
+        if self._lifecycle.is_draining or await reviver.is_foreign(run_id):
+            return overdue_s < FOREIGN_S
         token = uuid.uuid4().hex
         if not await self.store.go_on(run_id, token, MAX_LIVES, is_own=False):
             return False
         task = asyncio.create_task(self._go_on(reviver, run_id, token))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._taking_over.add(task)
+        task.add_done_callback(self._taking_over.discard)
         return True
 
     async def _go_on(self, reviver: Reviver, run_id: str, token: str) -> None:
@@ -245,7 +256,7 @@ class DetachedRuns:
             record = await self.store.find(run_id)
             if record is not None:
                 await self._begin_again(reviver, record, token)
-        except StoreUnavailable as error:
+        except (StoreUnavailable, NotReady) as error:
             log.warning("run %s cannot go on now: %s", run_id, error)
         finally:
             await end_task(keeping)

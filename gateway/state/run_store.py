@@ -268,6 +268,16 @@ class RunStore:
         with unavailable(_WHAT):
             return int(await self._go_on(keys=[run_key(run_id)], args=args))
 
+    async def origin(self, run_id: str) -> bytes:
+        """What a run was begun with; nothing if it has no journal.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        with unavailable(_WHAT):
+            found = await self._redis.lindex(f"{PREFIX}pj:{run_id}", 0)
+        return cast("bytes | None", found) or b""
+
     async def journal(self, run_id: str) -> tuple[bytes, list[bytes]]:
         """What a run was begun with, and its journal so far; nothing if there is none.
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -254,6 +255,52 @@ async def test_a_run_that_kills_whoever_runs_it_is_given_up(
 async def _killed_once_it_runs(victim: Worker) -> None:
     await until(lambda: victim.services.detached_runs.num_running)
     await victim.vanish()
+
+
+async def test_a_run_whose_model_is_not_served_here_is_left_to_those_that_serve_it(
+    engine: ScriptedEngine, model: TextModel, redis_url: str, there: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = Worker(engine, model, redis_url)
+    run = await begin(victim.ann, "await lm.emit('on')\nreturn await lm.receive()")
+    await victim.vanish()
+    stranger = ScriptedEngine(model, engine.script)
+    stranger._info = msgspec.structs.replace(stranger.info, fingerprint="another")
+    other = Worker(stranger, model, redis_url)
+    looks: list[str] = []
+    reviver = other.services.detached_runs._reviver
+    assert reviver is not None
+    is_foreign = reviver.is_foreign
+
+    async def looked(run_id: str) -> bool:
+        looks.append(run_id)
+        return await is_foreign(run_id)
+
+    monkeypatch.setattr(reviver, "is_foreign", looked)
+    other.services.detached_runs.watch()
+    await until(lambda: len(looks) > 2)
+    assert (await get(other.ann, f"/{run['id']}"))["lives"] == 1
+    there.services.detached_runs.watch()
+    await there.ann.post(f"{RUNS}/{run['id']}/input", json={"input": 3})
+    done = await ended(there.ann, run["id"])
+    assert (done["status"], done["result"], done["lives"]) == ("completed", 3, 2)
+    await other.close()
+
+
+async def test_a_worker_that_ends_does_not_wait_for_an_engine_to_come_back(
+    engine: ScriptedEngine, model: TextModel, redis_url: str, there: Worker
+) -> None:
+    worker = Worker(engine, model, redis_url)
+    run = await begin(worker.ann, "ctx = await lm.context('Hi')\nawait lm.receive()\nawait ctx.generate()")
+    info, engine._info = engine.info, None
+    await worker.ann.post(f"{RUNS}/{run['id']}/input", json={"input": 1})
+    await until(lambda: _has_lives(there, run["id"], 2))
+    await worker.close()
+    engine._info = info
+    assert (await ended(there.ann, run["id"]))["error"]["code"] == "run_interrupted"
+
+
+async def _has_lives(worker: Worker, run_id: str, number: int) -> bool:
+    return bool((await get(worker.ann, f"/{run_id}"))["lives"] == number)
 
 
 async def test_nothing_of_a_journal_is_left_behind_a_run(here: Worker) -> None:
