@@ -18,6 +18,8 @@ BOUNDED_WHITESPACE = r" |\n {0,16}"
 
 _GBNF_RULE = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
 _UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
+_IN_SCHEMA = re.compile(r"failed to compile JSON schema: (.*)")
+"""What is wrong with a schema inside a grammar; lines of the grammar follow, which the client has not written."""
 
 
 def to_grammar(spec: ConstraintSpec) -> str:
@@ -71,6 +73,9 @@ def explain(error: str) -> str:
     unsupported = _UNSUPPORTED.search(error)
     if unsupported:
         return f"keywords that cannot be enforced: {unsupported[1]}"
+    inner = _IN_SCHEMA.search(error)
+    if inner:
+        return inner[1].strip()[:500]
     return error.split("\n<non-verbose/>")[0].strip()[:500] or "it cannot be compiled"
 
 
