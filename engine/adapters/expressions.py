@@ -90,12 +90,13 @@ def expression_changes(
     takes_parts = any(isinstance(value, str) for value in program.parameters.values())
     found: dict[int, list[Change]] = {}
     ready: Expression | None = None
+    programs: dict[int, TorchProgram] = {}
     for layer in layers:
         if ready is None or takes_parts:
             values = _values(program, layer, whole, loaded)
             if values is None:
                 continue
-            ready = _ready(program, values, whole, device)
+            ready = _ready(program, values, whole, device, programs)
         found[layer] = [ExpressionChange(projection=whole, expression=ready)]
     if not found:
         raise InvalidRequest(f"the adapter that matrices are taken from has none at {site} there", "adapter")
@@ -126,13 +127,22 @@ def _part(
     return None
 
 
-def _ready(program: ProgramSpec, values: Mapping[str, Any], projection: Projection, device: torch.device) -> Expression:
+def _ready(
+    program: ProgramSpec,
+    values: Mapping[str, Any],
+    projection: Projection,
+    device: torch.device,
+    programs: dict[int, TorchProgram],
+) -> Expression:
     try:
         bound = bind_adapter(program.source, values, projection.num_inputs, projection.num_outputs)
     except ProgramError as error:
         raise InvalidRequest(f"the device program is not valid: {error}", "adapter") from None
     parameters = {name: _placed(bound.parameters[name], kind, device) for name, kind in bound.types}
-    return Expression(TorchProgram(bound.graph, 1, device, native=False), parameters)
+    key = id(bound.graph)  # the same for the same shapes, and kept by what is made of it
+    if key not in programs:
+        programs[key] = TorchProgram(bound.graph, 1, device, native=False)
+    return Expression(programs[key], parameters)
 
 
 def _placed(value: Any, kind: Type, device: torch.device) -> torch.Tensor:

@@ -13,7 +13,7 @@ from engine.errors import InvalidRequest
 from engine.models.config import ModelConfig
 from engine.request import LanePass, SiteChange
 
-MAX_CHANGES = 64
+MAX_CHANGES = 16
 """Sites that one lane changes."""
 
 

@@ -43,7 +43,8 @@ class ScriptModel:
         self.eos_token_ids = list(info.eos_token_ids)
         self.adapters = adapter_names(scope)
         self.sites = {site: list(shape) for site, shape in info.sites.items()}
-        own = (*(("adapters",) if self.adapters else ()), *(("attention",) if info.reads_attention else ()))
+        has = {"adapters": self.adapters, "site_adapters": self.sites, "attention": info.reads_attention}
+        own = tuple(name for name, there in has.items() if there)
         self.capabilities = [*CAPABILITIES, *own, *scope.world.capabilities]
 
     async def require(self, capability: str) -> None:

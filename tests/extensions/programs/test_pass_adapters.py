@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.build import build_loop
-from engine.config import AdapterSource, EngineConfig, KVConfig
+from engine.config import AdapterSource, EngineConfig, KVConfig, SchedulingConfig
 from engine.connection import EngineConnection
 from engine.engine import open_engine
 from engine.text.model import TextModel
@@ -45,7 +45,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def engine(directory: Path) -> AsyncIterator[EngineConnection]:
+async def engine(directory: Path, request: pytest.FixtureRequest) -> AsyncIterator[EngineConnection]:
     adapters = tuple(AdapterSource(name=name, path=str(directory.parent / name)) for name in ("poet", "quiet"))
     config = EngineConfig(
         model=str(directory),
@@ -54,6 +54,7 @@ async def engine(directory: Path) -> AsyncIterator[EngineConnection]:
         check_integrity=True,
         kv=KVConfig(num_pages=64),
         adapters=adapters,
+        scheduling=SchedulingConfig(max_batch_tokens=getattr(request, "param", None)),
     )
     loop = build_loop(config)
     async with open_engine(loop) as engine:
@@ -81,6 +82,11 @@ def near(one: Any, other: Any) -> bool:
     return bool(all(first == pytest.approx(second, abs=1e-4) for first, second in zip(one, other, strict=True)))
 
 
+PIECES = pytest.mark.parametrize("engine", [None, 8], indirect=True, ids=["at once", "in pieces"])
+"""Steps of many tokens, and of so few that histories and rows are computed in pieces."""
+
+
+@PIECES
 async def test_an_expression_with_an_adapters_matrices_does_what_the_adapter_does(stage: Stage) -> None:
     own, written, named, plain, ruled = await value(
         stage,
@@ -157,6 +163,7 @@ return [await looked(lm, ctx, [("v", whole)]), await looked(lm, ctx, [("v", doub
     assert not near(first, ia3)
 
 
+@PIECES
 async def test_what_is_computed_with_an_adapter_is_nobodys_history(stage: Stage) -> None:
     before, after, folded, fresh, first, later = await value(
         stage,
@@ -179,6 +186,7 @@ return [before, after, folded, (await other.next(top=3)).entropy, first, later]
     assert near(first, later)
 
 
+@PIECES
 async def test_lanes_may_differ_and_a_program_reads_them(stage: Stage) -> None:
     token, best, kept = await value(
         stage,
