@@ -27,6 +27,7 @@ HEADINGS: Mapping[str, str] = {
     "idle_streams": "Idle streams",
     "quota": "What tenants cost",
     "neighbours": "A chat beside a crowd",
+    "programs": "Programs beside plain completions",
     "agents": "Agents as clients and as programs",
     "run": "Under load",
     "offline": "The engine alone",
