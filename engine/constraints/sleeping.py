@@ -73,8 +73,9 @@ class SleepingConstraint(Constraint):
         """See `Constraint.mask`."""
         if self._awake is None:
             return None
-        mask = self._awake.mask()
-        return mask if self._is_held or mask is None else mask | self._waking.special
+        if self._is_held:
+            return self._awake.mask()
+        return self._waking.watching(self._tail[self._begun :], self._awake)
 
     def _hold(self, token_id: int) -> None:
         assert self._awake is not None

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
 
-from engine.constraints.constraint import TokenMask
+from engine.constraints.constraint import Constraint, TokenMask
 from engine.constraints.vocabulary import VocabularyBytes
 from engine.request import Opening
+
+MAX_KEPT = 256
+"""Masks kept of texts that may be beginnings: few are written again and again, a bracket or a brace alone."""
 
 MAX_TAIL = 1024
 """Bytes of a text that are kept, at least, until a beginning can no longer be among them."""
@@ -28,7 +32,6 @@ class Waking:
 
     Attributes:
         opening: As it was asked for.
-        special: A mask of the special tokens, which are free where the text is.
 
     Args:
         opening: Where the language begins.
@@ -38,7 +41,8 @@ class Waking:
 
     def __init__(self, opening: Opening, vocabulary: VocabularyBytes, to_ids: Callable[[str], list[int]]) -> None:
         self.opening = opening
-        self.special = _mask_of(vocabulary)
+        self._special = _mask_of(vocabulary)
+        self._kept: OrderedDict[bytes, TokenMask] = OrderedDict()
         self.to_ids = to_ids
         self._tokens = vocabulary.tokens
         named = {text.encode() for text in (*opening.markers, *opening.thought)}
@@ -69,6 +73,27 @@ class Waking:
     def may_end(self, data: bytes) -> bool:
         """Whether a text of the language may end in a token: with a bracket of some kind."""
         return _LAST.search(data) is not None
+
+    def watching(self, text: bytes, constraint: Constraint) -> TokenMask:
+        """What may follow a text that may be a beginning; special tokens are free there.
+
+        Args:
+            text: It, from where it may begin.
+            constraint: At its end.
+
+        Raises:
+            ConstraintBroken: Finding out would take too long.
+        """
+        mask = self._kept.get(text)
+        if mask is None:
+            found = constraint.mask()
+            assert found is not None
+            mask = self._kept[text] = found | self._special
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(text)
+        return mask
 
     def find(self, tail: bytes, *, follows_call: bool) -> int | None:
         """Where in the end of a text the language may be beginning; None for nowhere.
