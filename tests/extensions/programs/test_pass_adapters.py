@@ -303,3 +303,44 @@ return [error, ctx.length - before]
     )
     assert error.startswith(text)
     assert length == 0
+
+
+async def test_rows_are_the_same_when_memory_is_short_and_they_are_computed_again(directory: Path) -> None:
+    adapters = (AdapterSource(name="poet", path=str(directory.parent / "poet")),)
+    config = EngineConfig(
+        model=str(directory),
+        device="cpu",
+        weights="float32",
+        check_integrity=True,
+        kv=KVConfig(num_pages=20),
+        scheduling=SchedulingConfig(max_batch_tokens=24),
+        adapters=adapters,
+    )
+    async with open_engine(build_loop(config)) as engine:
+        stage = Stage(engine, TextModel.load(directory))
+        alone, beside = await value(
+            stage,
+            """
+tokens = [30 + at % 40 for at in range(90)]
+changes = [("k", "poet"), ("v", "poet"), ("o", "def adapter(y):\\n    return y * 1.5\\n")]
+
+async def looks(context):
+    return [await looked(lm, context, changes, tokens=tuple(40 + at for at in range(30))) for _ in range(4)]
+
+async def talks(seed):
+    context = await lm.context()
+    await context.append([100 + seed + at % 50 for at in range(60)])
+    await context.generate(max_tokens=60, seed=seed, template_stops=False)
+    await context.release()
+
+ctx = await lm.context()
+await ctx.append(tokens)
+alone = (await looks(ctx))[0]
+beside, *_ = await asyncio.gather(looks(ctx), *[talks(seed) for seed in range(4)])
+return [alone, beside]
+""",
+        )
+        num_preemptions = engine.stats.num_preemptions
+        await stage.aclose()
+    assert num_preemptions > 0
+    assert all(near(alone, one) for one in beside)
