@@ -14,6 +14,7 @@ import pytest
 from loadtests.server import RunningServer, running_server
 from tests.e2e.conftest import connect
 from tests.e2e.test_kills import processes
+from tests.extensions.tools.service import Service, served
 from tests.gateway.wire import Body
 
 NUM_PARTS = 60
@@ -21,34 +22,53 @@ SOURCE = f"""
 import asyncio
 async def main(request, lm):
     ctx = await lm.context("Once upon a time")
-    texts, unknown = [], 0
+    texts, unknown = [], []
     for part in range({NUM_PARTS}):
         said = await ctx.generate(
             max_tokens=12, min_tokens=12, temperature=1.0, seed=part, presence_penalty=0.5, emit=True
         )
         texts.append(said.text)
         try:
-            await lm.store.add(request.args["name"])
+            await lm.tool("pay", order=request.args["name"], part=part)
         except RuntimeError as error:
             assert str(error).startswith("tool_outcome_unknown")
-            unknown += 1
+            unknown.append(part)
         await lm.emit_event("part", part)
         await lm.sleep(0.05)
-    return {{"texts": texts, "counted": await lm.store.get(request.args["name"]), "unknown": unknown}}
+    return {{"texts": texts, "unknown": unknown}}
 """
 
 
 @pytest.fixture
-def mortal(tiny_model: Path, start_options: list[str], tmp_path: Path) -> Iterator[RunningServer]:
+async def service() -> AsyncIterator[Service]:
+    """Whom orders are paid to, each once."""
+    one = Service()
+    async with served(one.app()) as url:
+        one.url = url
+        yield one
+
+
+@pytest.fixture
+def mortal(tiny_model: Path, start_options: list[str], tmp_path: Path, service: Service) -> Iterator[RunningServer]:
     """A server whose processes may be killed."""
+    properties = {"order": {"type": "string"}, "part": {"type": "integer"}}
+    parameters = {"type": "object", "properties": properties}
+    pay = {"name": "pay", "kind": "http", "effect": "once", "parameters": parameters}
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps({"tools": [{**pay, "http": {"url": f"{service.url}/echo"}}]}))
     args = [*start_options, "--workers", "2", "--kv-pages", "640"]
-    environment = {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "TMPDIR": str(tmp_path),
+        "WYE_TOOLS_FILE": str(tools),
+        "WYE_TOOL_NETWORKS": "127.0.0.0/8",
+    }
     with running_server(str(tiny_model), args=args, environment=environment, log_path=tmp_path / "log") as running:
         yield running
 
 
 async def start(client: httpx.AsyncClient, name: str) -> str:
-    """A run that keeps a count of this name."""
+    """A run that pays an order of this name."""
     answer = await client.post("/v1/runs", json={"source": SOURCE, "args": {"name": name}})
     assert answer.status_code == 200, answer.text
     return str(answer.json()["id"])
@@ -73,7 +93,7 @@ async def events(server: RunningServer, run_id: str) -> AsyncIterator[Body]:
         await asyncio.sleep(0.2)
 
 
-async def test_a_run_outlives_both_workers_and_the_engine(mortal: RunningServer) -> None:
+async def test_a_run_outlives_both_workers_and_the_engine(mortal: RunningServer, service: Service) -> None:
     async with connect(mortal) as client:
         whole = [event async for event in events(mortal, await start(client, "whole"))]
         run_id = await start(client, "killed")
@@ -94,9 +114,12 @@ async def test_a_run_outlives_both_workers_and_the_engine(mortal: RunningServer)
     assert [one["event"]["data"] for one in told if "event" in one] == list(range(NUM_PARTS))
     assert "".join(one.get("delta", "") for one in told) == done["content"] == expected["content"]
     assert done["result"]["texts"] == expected["result"]["texts"]
-    assert (expected["result"]["counted"], expected["result"]["unknown"]) == (NUM_PARTS, 0)
+    paid = [call["part"] for _, _, _, call in service.calls if call["order"] == "killed"]
+    assert len(paid) == len(set(paid))
     # What was under way when a process was killed has happened or not, and the script was told that nobody knows.
-    assert NUM_PARTS - done["result"]["unknown"] <= done["result"]["counted"] <= NUM_PARTS
-    assert done["result"]["unknown"] <= 2
+    unknown = done["result"]["unknown"]
+    assert set(range(NUM_PARTS)) - set(unknown) <= set(paid)
+    assert len(unknown) <= 2
+    assert expected["result"]["unknown"] == []
     assert done["usage"]["completion_tokens"] == expected["usage"]["completion_tokens"] == 12 * NUM_PARTS
     assert done["usage"]["prompt_tokens"] > expected["usage"]["prompt_tokens"]
