@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.programs.graph import Graph
 from engine.programs.lowering import lower
-from engine.programs.purposes import MASK, PROPOSE, PURPOSES, SAMPLE, VERIFY
+from engine.programs.purposes import KEEP, MASK, PROPOSE, PURPOSES, SAMPLE, VERIFY
 from engine.programs.syntax import Parsed, parse
 from engine.programs.types import VOCAB, Kind, Type
 
@@ -189,6 +189,18 @@ def bind_mask(source: str, values: Mapping[str, Any]) -> BoundProgram:
     """
     bound = bind(source, values, 0)
     check_purpose(bound.function, MASK)
+    return bound
+
+
+def bind_keep(source: str, values: Mapping[str, Any]) -> BoundProgram:
+    """Checks a program that is to say what stays; see `bind`.
+
+    Raises:
+        ProgramInvalid: As there; or it does something else.
+        ProgramMisused: As there.
+    """
+    bound = bind(source, values, 0)
+    check_purpose(bound.function, KEEP)
     return bound
 
 

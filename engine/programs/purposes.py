@@ -9,6 +9,7 @@ from types import MappingProxyType
 from engine.programs.types import BOOL, HISTORY, INT, KEY, VOCAB, Kind, Type
 
 SAMPLE, PROPOSE, VERIFY, MASK, ADAPTER = "sample", "propose", "verify", "mask", "adapter"
+KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,22 @@ PURPOSES: Mapping[str, Purpose] = MappingProxyType(
                 "lane": INT,
             },
             results=(Type(Kind.BOOL, HISTORY), BOOL),
+            knows_vocab=False,
+            has_state=False,
+            takes_notes=False,
+        ),
+        KEEP: Purpose(
+            meaning="says what stays",
+            use="for `on_attention`",
+            returns="for each slot whether it stays",
+            inputs={
+                "attention": Type(Kind.FLOAT, HISTORY),
+                "order": _OF_TOKENS,
+                "slot": _OF_TOKENS,
+                "history": _OF_TOKENS,
+                "length": INT,
+            },
+            results=(Type(Kind.BOOL, HISTORY),),
             knows_vocab=False,
             has_state=False,
             takes_notes=False,

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from engine.programs.binding import BoundProgram
+from engine.programs.purposes import KEEP
 from engine.request import AttentionSpec
 from extensions.programs.faults import fault, invalid
 from extensions.programs.options import flag
+from extensions.programs.samplers import ScriptProgram, make_program
 
 if TYPE_CHECKING:
     from extensions.programs.scope import RunScope
@@ -35,14 +38,18 @@ class AttentionAsked:
     Attributes:
         spec: What the engine is told.
         top: Slots that are listed by name.
+        rule: Says what stays, if anything does.
     """
 
     spec: AttentionSpec
     top: int
+    rule: BoundProgram | None = None
 
-    def read(self, found: Sequence[bytes], lengths: Sequence[int]) -> list[ScriptAttention]:
-        """What the engine has found, of histories of these lengths."""
-        return [ScriptAttention(one, length, self.top) for one, length in zip(found, lengths, strict=True)]
+    def read(self, found: Sequence[bytes], histories: Sequence[Sequence[int]]) -> list[ScriptAttention]:
+        """What the engine has found, of these histories."""
+        return [
+            ScriptAttention(one, history, self.top, self.rule) for one, history in zip(found, histories, strict=True)
+        ]
 
 
 class ScriptAttention:
@@ -50,14 +57,16 @@ class ScriptAttention:
 
     Args:
         found: Little-endian float32, a number for each of the first slots.
-        length: Slots of the history, rows included.
+        history: Tokens of its slots, rows included.
         top: Slots that are listed by name.
+        rule: Says what stays.
     """
 
-    def __init__(self, found: bytes, length: int, top: int) -> None:
+    def __init__(self, found: bytes, history: Sequence[int], top: int, rule: BoundProgram | None = None) -> None:
         self._found = found
-        self._length = length
+        self._history = history
         self._top = top
+        self._rule = rule
 
     @cached_property
     def scores(self) -> list[float]:
@@ -65,7 +74,7 @@ class ScriptAttention:
         values = array("f", self._found)
         if sys.byteorder == "big":
             values.byteswap()
-        return [*values, *[0.0] * (self._length - len(values))]
+        return [*values, *[0.0] * (len(self._history) - len(values))]
 
     @cached_property
     def top(self) -> list[SlotScore]:
@@ -74,6 +83,20 @@ class ScriptAttention:
         best = heapq.nsmallest(min(self._top, len(scores)), range(len(scores)), key=lambda slot: (-scores[slot], slot))
         return [SlotScore(slot, scores[slot]) for slot in best]
 
+    @cached_property
+    def dropped(self) -> list[list[int]]:
+        """What the program does not keep: [start, stop] of each run of slots."""
+        if self._rule is None:
+            return []
+        import numpy as np  # here: gateways do without it until a script asks
+
+        from engine.programs.keeping import kept_slots
+
+        scores = np.array(self.scores, dtype=np.float32)
+        stays = kept_slots(self._rule, scores, np.array(self._history, dtype=np.int64))
+        edges = np.flatnonzero(np.diff(~stays, prepend=False, append=False)).tolist()
+        return [list(span) for span in zip(edges[::2], edges[1::2], strict=True)]
+
     @property
     def omitted_mass(self) -> float:
         """What all other slots have together."""
@@ -81,14 +104,21 @@ class ScriptAttention:
 
 
 def read_attention(
-    scope: RunScope, *, reduce: object, layers: object, heads: object, total: object, top: object
+    scope: RunScope, program: object, *, reduce: object, layers: object, heads: object, total: object, top: object
 ) -> AttentionAsked:
     """Reads the arguments of `on_attention`.
 
     Raises:
         RuntimeError: The server does without (`capability_missing`).
-        ValueError: One is not what it must be (`invalid_argument`).
+        ValueError: One is not what it must be (`invalid_argument`, `program_invalid`).
     """
+    rule = None
+    if program is not None:
+        made = make_program(program, {}, 0) if isinstance(program, str) else program
+        if not isinstance(made, ScriptProgram):
+            raise invalid("program must be what lm.program returned, or the text of one without parameters")
+        made.check(KEEP)
+        rule = made.bound
     info = scope.engine.info
     if not info.reads_attention:
         raise fault("capability_missing", "what rows attend to cannot be read here (wye serve --attention-scores)")
@@ -102,7 +132,7 @@ def read_attention(
         reduce="mean" if reduce == "mean" else "max",
         total=flag(total, "total"),
     )
-    return AttentionAsked(spec, top)
+    return AttentionAsked(spec, top, rule)
 
 
 def _chosen(value: object, name: str, count: int) -> list[int]:

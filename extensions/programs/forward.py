@@ -175,6 +175,7 @@ class ScriptForward:
 
     async def on_attention(
         self,
+        program: ScriptProgram | str | None = None,
         *,
         reduce: Literal["mean", "max"] = "mean",
         layers: Sequence[int] | None = None,
@@ -183,21 +184,23 @@ class ScriptForward:
         top: int = 64,
     ) -> None:
         """What the rows read attend to is told too."""
-        self._attention = read_attention(self._scope, reduce=reduce, layers=layers, heads=heads, total=total, top=top)
+        self._attention = read_attention(
+            self._scope, program, reduce=reduce, layers=layers, heads=heads, total=total, top=top
+        )
 
     async def run(self, *, seed: int | None = None) -> ScriptPass:
         """One pass."""
         asked = self._attention
         if self._rows is None:
             drawn = await self.draw(single_draw(self._scope, seed), attention=asked)
-            before = [context.history.live.length - 1 for context in self._contexts]
+            before = [context.history.live.token_ids[:-1] for context in self._contexts]
             attention = [] if asked is None else asked.read(drawn.attention, before)
             probes = {name: values[0] for name, values in drawn.probes.items()}
             return ScriptPass(drawn.tokens[0], probes, attention=attention)
         looked = await self._row_pass(self._rows).run(self._scope, _checked_seed(seed))
         is_whole = self._readout.top == -1
         rows = [ScriptDistribution(self._scope, one, is_whole=is_whole) for one in looked.distributions]
-        attention = [] if asked is None else asked.read(looked.attention, looked.lengths)
+        attention = [] if asked is None else asked.read(looked.attention, looked.histories)
         return ScriptPass(looked.token, looked.probes, rows, looked.folded, attention)
 
     # -- what the run does ------------------------------------------------------------------------------------------

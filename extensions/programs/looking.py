@@ -34,7 +34,7 @@ class Looked:
         distributions: Behind the rows read, in the script's order, if there is none.
         folded: Tokens that each context has gained.
         attention: What the rows read attend to, in the script's order, or the sum of each lane's; see `TokenEvent`.
-        lengths: Slots of the history that each of them is of, rows included.
+        histories: Tokens of the history that each of them is of, rows included.
     """
 
     token: int | None = None
@@ -42,7 +42,7 @@ class Looked:
     distributions: list[Distribution] = field(default_factory=list)
     folded: list[int] = field(default_factory=list)
     attention: Sequence[bytes] = ()
-    lengths: Sequence[int] = ()
+    histories: Sequence[Sequence[int]] = ()
 
 
 def keeps_nothing(fold: object) -> bool:
@@ -136,7 +136,7 @@ class RowPass:
         return Looked(
             distributions=[distributions[place] for place in places],
             attention=[attended[place] for place in self._told_of(places)],
-            lengths=[branches[number].length for number, _ in self._told_of(places)],
+            histories=[branches[number].token_ids for number, _ in self._told_of(places)],
         )
 
     async def _draw(
@@ -151,6 +151,7 @@ class RowPass:
             program=program,
             attention=self.attention,
         )
+        histories = [[*branch.token_ids, *lane.tokens] for branch, lane in zip(branches, lanes, strict=True)]
         drawn = await draw_once(
             [
                 PassLane(
@@ -166,15 +167,11 @@ class RowPass:
             ],
             options,
         )
-        # The token that was drawn is no part of what its rows could see.
-        lengths = [self.contexts[number].history.live.length + len(lanes[number].tokens) for number, _ in places]
-        told = self._told_of(places)
-        by_lane = {number: length for (number, _), length in zip(places, lengths, strict=True)}
         return Looked(
             token=drawn.token_id,
             probes=drawn.probes,
             attention=drawn.attention,
-            lengths=[by_lane[number] for number, _ in told],
+            histories=[histories[number] for number, _ in self._told_of(places)],
         )
 
     def _told_of(self, places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ from engine.programs.adapters import read_values
 from engine.programs.binding import (
     BoundProgram,
     bind_drafter,
+    bind_keep,
     bind_mask,
     bind_sampler,
     bind_verifier,
@@ -17,7 +18,7 @@ from engine.programs.binding import (
 )
 from engine.programs.errors import ProgramInvalid, ProgramMisused
 from engine.programs.lowering import MAX_LANES
-from engine.programs.purposes import ADAPTER, MASK, PROPOSE, SAMPLE, VERIFY
+from engine.programs.purposes import ADAPTER, KEEP, MASK, PROPOSE, SAMPLE, VERIFY
 from engine.programs.syntax import parse
 from engine.programs.verify_rules import VERIFY_RULES
 from engine.request import ProgramSpec
@@ -81,6 +82,8 @@ def _bound(source: str, parameters: Mapping[str, Any], vocab_size: int) -> Bound
         return bind_drafter(source, parameters, vocab_size)
     if function == MASK:
         return bind_mask(source, parameters)
+    if function == KEEP:
+        return bind_keep(source, parameters)
     if function == VERIFY:
         return bind_verifier(source, parameters, vocab_size)
     return bind_sampler(source, parameters, vocab_size, num_lanes=MAX_LANES, probes=True)

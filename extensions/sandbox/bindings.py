@@ -125,7 +125,7 @@ TABLE: dict[type, Exposed] = {
         ),
     ),
     ScriptPass: Exposed(name="Pass", attributes=("token", "probes", "rows", "folded", "attention")),
-    ScriptAttention: Exposed(name="Attention", live=frozenset({"scores", "top", "omitted_mass"})),
+    ScriptAttention: Exposed(name="Attention", live=frozenset({"scores", "top", "omitted_mass", "dropped"})),
     ScriptSubmitted: Exposed(name="Submitted", methods=frozenset({"result"})),
     ScriptPipeline: Exposed(
         name="Pipeline",

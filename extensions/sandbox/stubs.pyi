@@ -294,6 +294,7 @@ class Forward:
 
     async def on_attention(
         self,
+        program: Program | str | None = None,
         *,
         reduce: Literal["mean", "max"] = "mean",
         layers: Sequence[int] | None = None,
@@ -304,7 +305,8 @@ class Forward:
         """`Pass.attention` tells what the rows that are read attend to, or after `embed_next` each lane's last token.
 
         Of these `layers` and query `heads` (from 0, or from -1 from the end; None for all) it is the mean or the
-        greatest. `total` sums up the rows of each lane. `top` slots are listed by name.
+        greatest. `total` sums up the rows of each lane. `top` slots are listed by name. A device program whose function
+        is called `keep` says by a rule which slots stay: `Attention.dropped` has the others.
         """
 
     async def run(self, *, seed: int | None = None) -> Pass:
@@ -339,6 +341,8 @@ class Attention:
     """The slots with most, best first."""
     omitted_mass: float
     """What all other slots have together."""
+    dropped: list[list[int]]
+    """[start, stop] of what the program does not keep, for `Context.drop`; nothing without a program."""
 
 class Submitted:
     """A pass on its way."""

@@ -636,6 +636,40 @@ return [[len(one.scores) for one in made.attention], [one.length - 1 for one in 
     assert token >= 0
 
 
+KEEP = """
+def keep(attention, order, slot, length, budget, recent):
+    return (order < budget) | (slot >= length - recent) | (attention > 0.5)
+"""
+
+
+async def test_a_rule_says_which_slots_stay(stage: Stage) -> None:
+    scores, dropped, drawn, length = await value(
+        stage,
+        f"KEEP = '''{KEEP}'''\n"
+        + main_of(
+            """
+ctx = await lm.context([token for token in range(10, 50)])
+rule = await lm.program(KEEP, budget=6, recent=4)
+fwd = lm.forward()
+await fwd.embed([20, 21])
+await fwd.state([ctx])
+await fwd.on_attention(rule)
+(found,) = (await fwd.run()).attention
+await fwd.epilogue(await lm.program("def sample(logits):\\n    return argmax(logits)\\n"))
+(drawn,) = (await fwd.run()).attention
+for start, stop in found.dropped:
+    await ctx.drop(start, stop)
+return [found.scores, found.dropped, drawn.dropped, ctx.length]
+"""
+        ),
+    )
+    best = sorted(range(42), key=lambda slot: -scores[slot])[:6]
+    stays = {*best, *range(38, 42), *(slot for slot in range(42) if scores[slot] > 0.5)}
+    assert [slot for start, stop in dropped for slot in range(start, stop)] == sorted(set(range(42)) - stays)
+    assert drawn == dropped
+    assert length == 40
+
+
 async def test_what_is_attended_to_least_can_be_dropped_and_its_memory_is_free(stage: Stage) -> None:
     before, after, scores, page = await value(
         stage,
@@ -764,6 +798,15 @@ REFUSED: dict[str, tuple[str, str]] = {
     "attention of a head twice": ("await lm.forward().on_attention(heads=[0, 0])", "heads names one of them twice"),
     "attention of no head": ("await lm.forward().on_attention(heads=[])", "heads must be a list"),
     "a strange reduction": ("await lm.forward().on_attention(reduce='least')", "reduce must be"),
+    "a rule of something else": (
+        "await lm.forward().on_attention('def sample(logits):\\n    return argmax(logits)\\n')",
+        "program_invalid: ",
+    ),
+    "a rule that says nothing of slots": (
+        "await lm.program('def keep(length):\\n    return length > 3\\n')",
+        "program_invalid: ",
+    ),
+    "no rule": ("await lm.forward().on_attention(7)", "program must be what lm.program returned"),
     "too many slots by name": ("await lm.forward().on_attention(top=5000)", "top must be"),
     "tokens that are not there": ("await ctx.tokens(0, 999)", "start and stop must lie within"),
     "an empty context": (
