@@ -42,7 +42,9 @@ def num_computed_of(rig: Rig, ids: list[int], salt: str = "s") -> int:
     before = rig.scheduler.stats.num_prefill_tokens
     request_id = f"new {len(rig.events)}"
     params = SamplingParams(max_tokens=0)
-    rig.scheduler.add(GenerateRequest(request_id=request_id, prompt_ids=ids, salt=salt, account=f"{salt}/b", sampling=params))
+    rig.scheduler.add(
+        GenerateRequest(request_id=request_id, prompt_ids=ids, salt=salt, account=f"{salt}/b", sampling=params)
+    )
     rig.drain()
     return rig.scheduler.stats.num_prefill_tokens - before
 
