@@ -39,12 +39,13 @@ def tool(name: str = "get_weather", parameters: dict[str, Any] = PARAMETERS, *, 
     return {"type": "function", "function": {"name": name, "parameters": parameters, "strict": strict}}
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["special", "spelled"])
+@pytest.fixture(scope="module")
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with a token for the marker of calls, which may be a special one."""
     path = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "llama", vocab_size=VOCAB_SIZE + 32)
     library = Library.from_file(str(path / "tokenizer.json"))
-    library.add_tokens([AddedToken("<tool_call>", special=request.param, normalized=False)])
+    is_special = getattr(request, "param", True)
+    library.add_tokens([AddedToken("<tool_call>", special=is_special, normalized=False)])
     assert library.token_to_id("<tool_call>") == MARKER
     library.save(str(path / "tokenizer.json"))
     settings = json.loads((path / "tokenizer_config.json").read_text())
@@ -78,7 +79,7 @@ def matches(call: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("directory", [True, False], ids=["special", "spelled"], indirect=True)
 @pytest.mark.parametrize(
     "choice",
     [
@@ -90,11 +91,9 @@ def matches(call: dict[str, Any]) -> bool:
     ],
     ids=["auto", "allowed"],
 )
-async def test_a_call_that_the_model_begins_matches_its_schema(
-    client: httpx.AsyncClient, choice: Any, seed: int
-) -> None:
+async def test_a_call_that_the_model_begins_matches_its_schema(client: httpx.AsyncClient, choice: Any) -> None:
     asked = {"tools": [tool(), tool("other")], "tool_choice": choice, "parallel_tool_calls": False}
-    body = chat(**asked, seed=seed, temperature=1.0, max_tokens=160, logit_bias={str(MARKER): 12})
+    body = chat(**asked, seed=1, temperature=1.0, max_tokens=160, logit_bias={str(MARKER): 12})
     message, reason = await both(client, body)
     assert reason == "tool_calls"
     (call,) = message["tool_calls"]
@@ -104,12 +103,12 @@ async def test_a_call_that_the_model_begins_matches_its_schema(
 
 async def test_text_is_free_again_behind_a_call_and_more_calls_may_follow(client: httpx.AsyncClient) -> None:
     bias = {str(MARKER): 9}
-    body = chat(tools=[tool()], seed=5, temperature=1.0, max_tokens=400, logit_bias=bias, n=2, ignore_eos=True)
+    body = chat(tools=[tool()], seed=5, temperature=1.0, max_tokens=200, logit_bias=bias, n=2, ignore_eos=True)
     choices = (await whole(client, body))["choices"]
     calls = [call for choice in choices for call in choice["message"].get("tool_calls", [])]
     # The last one of an answer may be cut.
     finished = [call for call in calls if call["function"]["arguments"].endswith("}")]
-    assert len(finished) > 4
+    assert len(finished) > len(choices)
     assert all(matches(call) for call in finished)
     parts = await stream(client, body)
     fragments: dict[tuple[int, int], str] = {}
@@ -123,7 +122,7 @@ async def test_text_is_free_again_behind_a_call_and_more_calls_may_follow(client
 async def test_text_without_calls_is_what_it_is_without_strict(client: httpx.AsyncClient, directory: Path) -> None:
     tokenizer = TextModel.load(directory).tokenizer
     openers = [at for at in range(MARKER + 1) if set(tokenizer.token_bytes(at)) & set(b"{[<`")]
-    body = chat(seed=3, temperature=1.0, max_tokens=80, n=3, logit_bias=dict.fromkeys(map(str, openers), -100))
+    body = chat(seed=3, temperature=1.0, max_tokens=40, n=2, logit_bias=dict.fromkeys(map(str, openers), -100))
     free, held = [await whole(client, {**body, "tools": [tool(strict=strict)]}) for strict in (False, True)]
     said = [[choice["message"]["content"] for choice in answer["choices"]] for answer in (free, held)]
     assert said[0] == said[1]
