@@ -13,6 +13,10 @@ from engine.contexts.held import HeldContext
 from engine.kv.block_table import BlockTable
 from engine.sequence import Sequence
 
+FEW_TOKENS = 16
+"""What rows of passes that look side by side begin with alike is computed by each where it is less than this: to wait
+for another would let one after the other wait, for no such look leaves pages behind."""
+
 
 class Source(NamedTuple):
     """Where leading tokens of a context are computed already."""
@@ -35,12 +39,13 @@ def num_common(one: ListOf[int], other: ListOf[int]) -> int:
     return low
 
 
-def find_leader(context: HeldContext, num_reusable: int) -> tuple[Sequence, int] | None:
+def find_leader(context: HeldContext, num_reusable: int, least: int = 1) -> tuple[Sequence, int] | None:
     """Who is computing more of this context's history than the context has, and how much of it; None if nobody is.
 
     Args:
         context: One that a sequence wants to compute on.
         num_reusable: Tokens that the sequence could take over.
+        least: Tokens that would have to be saved by waiting.
     """
     num_reusable = min(num_reusable, context.num_plain)
     for kin in context.family:
@@ -50,7 +55,7 @@ def find_leader(context: HeldContext, num_reusable: int) -> tuple[Sequence, int]
         if min(other.num_prompt, num_reusable) <= max(context.num_computed, other.num_computed):
             continue
         common = min(num_common(context.token_ids, kin.token_ids[: other.num_prompt]), num_reusable, kin.num_plain)
-        if common > context.num_computed and common > other.num_computed:
+        if common >= context.num_computed + least and common >= other.num_computed + least:
             return other, common
     return None
 

@@ -32,7 +32,7 @@ from engine.contexts.commands import (
 from engine.contexts.exports import ContextExports
 from engine.contexts.held import HeldContext
 from engine.contexts.hosting import ContextHosting, Plan
-from engine.contexts.kinship import find_leader, find_source
+from engine.contexts.kinship import FEW_TOKENS, find_leader, find_source
 from engine.contexts.masks import Mask, lane_mask
 from engine.contexts.pages import ContextPages
 from engine.errors import InvalidRequest, LeaseLost, SequenceNotFound
@@ -215,7 +215,8 @@ class ContextRegistry:
         leader = sequence.leader
         if leader is not None and leader.is_running and leader.num_computed < sequence.num_shared:
             return False
-        found = find_leader(context, sequence.num_reusable)
+        least = FEW_TOKENS if sequence.request.passes else 1
+        found = find_leader(context, sequence.num_reusable, least)
         sequence.leader, sequence.num_shared = found or (None, 0)
         return found is None
 
