@@ -18,6 +18,7 @@ from extensions.errors import ReplayDiverged
 from extensions.journal.digests import digest_of
 from extensions.journal.entries import Begun, Called, Done, Ended, Entry, Settled
 from extensions.journal.replay import Replay
+from extensions.programs.faults import RunEnded
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -161,7 +162,13 @@ class Journal:
             self._sink.put(entry)
 
     async def commit(self) -> None:
-        """See `Sink.commit`."""
+        """See `Sink.commit`.
+
+        Raises:
+            RunEnded: The run ends: nothing is written any more, and nothing more must happen.
+        """
+        if self._state.is_over():
+            raise RunEnded
         await self._sink.commit()
 
     def stop(self, reason: str) -> None:

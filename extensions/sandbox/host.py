@@ -22,6 +22,8 @@ from extensions.sandbox.script import frames_of, to_run
 _SUSPENSIONS_PER_CALL = 4
 """A call may stop the script more than once: for the name, for the call, for its answer."""
 
+_CANCEL_AGAIN_S = 0.1
+
 _MILLISECONDS = re.compile(r"exceeded: ([0-9.]+)(ns|µs|ms|s) >")
 _TOO_MANY = re.compile(r"limit_exceeded: ([0-9]+) contexts at once")
 _BYTES = re.compile(r"exceeded: ([0-9]+) bytes >")
@@ -115,10 +117,12 @@ class ScriptHost:
         return output
 
     async def _end_calls(self) -> None:
-        tasks = [task for task in self._answering if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = {task for task in self._answering if task is not asyncio.current_task()}
+        # Clients of stores can swallow a cancellation that comes while a command is sent.
+        while tasks:
+            for task in tasks:
+                task.cancel()
+            _, tasks = await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
 
     # -- its calls --------------------------------------------------------------------------------------------------
 

@@ -141,3 +141,26 @@ async def test_another_program_in_its_place_is_found_out(plain: Lives) -> None:
     plain.source = plain.source.replace('"look", n=1', '"look", n=2')
     with pytest.raises(ReplayDiverged, match="same with other arguments"):
         await plain.live()
+
+
+CLOCKS = """
+import asyncio, datetime, random, time
+async def main(request, lm):
+    seen = [time.time(), time.monotonic(), random.random(), random.randint(1, 10**9)]
+    days = [datetime.datetime.now().isoformat(), str(datetime.date.today())]
+    await asyncio.gather(asyncio.sleep(0.003), asyncio.sleep(0.001))
+    return [*seen, *days, str(datetime.datetime.now(datetime.timezone.utc))]
+"""
+
+
+async def test_clocks_and_chance_of_the_sandbox_are_those_of_before(plain: Lives) -> None:
+    plain.source = CLOCKS
+    first = await plain.live()
+    again = await plain.live()
+    assert first is not None
+    assert again is not None
+    assert again.result == first.result
+    other = Lives.again(plain)
+    third = await other.live()
+    assert third is not None
+    assert third.result[0] > first.result[0]

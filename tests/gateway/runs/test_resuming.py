@@ -23,7 +23,7 @@ from gateway.runs.journal import FULL, RunJournal
 from gateway.state import run_store
 from gateway.state.run_store import NO_PART, Part, Told
 from tests.fakes import ScriptedEngine, says
-from tests.gateway.runs.workers import RUNS, Worker, begin, ended, events, get, kinds, until
+from tests.gateway.runs.workers import RUNS, Worker, begin, ended, events, get, kinds, main_of, until
 from tests.gateway.wire import Body
 
 AGENT = """
@@ -42,6 +42,22 @@ await lm.sleep(0.01)
 await lm.emit(" end")
 print("at", ctx.length)
 return {"said": said.text, "more": [one.text for one in more], "paid": paid, "chance": lm.random()}
+"""
+CHILD = main_of("""
+ctx = await lm.context("Hi")
+said = await ctx.generate(max_tokens=6)
+try:
+    await lm.store.add("paid")
+    paid = "known"
+except RuntimeError as error:
+    paid = str(error).split(":")[0]
+await lm.sleep(0.001)
+return f"{said.text}|{paid}"
+""")
+PARENT = """
+both = await asyncio.gather(*[lm.run_source(request.args["source"]) for _ in range(2)])
+await lm.emit_event("children", len(both))
+return [one.text for one in both]
 """
 WORDS = "This is what it says, and it says it in the same words always."
 WAITS = """
@@ -101,6 +117,7 @@ class Mortal:
         self.worker = worker
         self._runs = worker.services.detached_runs
         self._dead: set[str] = set()
+        self._sending: set[str] = set()
         self._append, self._settle = self._runs.store.append, self._runs.store.settle
         monkeypatch.setattr(self._runs, "sink", lambda run_id: Torn(run_id, next(most), self._die))
         monkeypatch.setattr(self._runs.store, "append", self._append_alive)
@@ -110,7 +127,11 @@ class Mortal:
     async def _append_alive(self, run_id: str, token: str, told: Told, part: Part = NO_PART) -> bool:
         if run_id in self._dead:
             raise StoreUnavailable("nobody hears the dead")
-        return await self._append(run_id, token, told, part)
+        self._sending.add(run_id)
+        try:
+            return await self._append(run_id, token, told, part)
+        finally:
+            self._sending.discard(run_id)
 
     async def _settle_alive(self, run_id: str, *fields: Any) -> bool:
         return run_id not in self._dead and await self._settle(run_id, *fields)
@@ -119,6 +140,9 @@ class Mortal:
         self._dead.add(journal.name)
         await until(lambda: journal.name in self._runs._makings)
         making = self._runs._makings[journal.name]
+        await asyncio.sleep(0.01)
+        await until(lambda: journal.name not in self._sending)
+        await asyncio.sleep(0.01)
         while journal.has_news:
             await self._append(journal.name, making.token, Told(events=(), last=-1), journal.take())
             journal.note_stored()
@@ -162,6 +186,30 @@ async def test_a_run_whose_worker_dies_anywhere_comes_to_the_same_through_anothe
     assert paid.keys() <= {"known", "tool_outcome_unknown"}
     counted = await ended(there.ann, (await begin(there.ann, "return await lm.store.get('paid')"))["id"])
     assert 1 + paid["known"] <= counted["result"] <= 1 + len(runs)
+    await victim.close()
+
+
+async def test_children_go_on_with_their_parent(
+    engine: ScriptedEngine, model: TextModel, redis_url: str, there: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = Worker(engine, model, redis_url)
+    whole = await ended(there.ann, (await begin(there.ann, PARENT, args={"source": CHILD}))["id"])
+    assert (whole["status"], len(whole["result"])) == ("completed", 2)
+    Mortal(victim, monkeypatch, itertools.count(1))
+    runs = [await begin(victim.ann, PARENT, args={"source": CHILD}) for _ in range(21)]
+    done = [await ended(there.ann, run["id"]) for run in runs]
+    for one in done:
+        assert (one["status"], one["lives"], one["error"]) == ("completed", 2, None)
+        assert [text.partition("|")[0] for text in one["result"]] == [
+            text.partition("|")[0] for text in whole["result"]
+        ]
+        assert one["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+        assert one["usage"]["children"] == 2
+        told = await events(there.ann, one["id"])
+        assert [event["event"]["data"] for event in told if "event" in event] == [2]
+    known = sum(text.endswith("|known") for one in done for text in one["result"])
+    counted = await ended(there.ann, (await begin(there.ann, "return await lm.store.get('paid')"))["id"])
+    assert 2 + known <= counted["result"] <= 2 + 2 * len(runs)
     await victim.close()
 
 
