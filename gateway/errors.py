@@ -358,7 +358,7 @@ def to_reply(
         headers["x-should-retry"] = "false"
     else:
         message = str(getattr(error, "message", error))
-        param = getattr(error, "param", None)
+        param = getattr(error, "param", None) or None
         code = getattr(error, "code", None) or code
     if code == CONTEXT_CODE:
         # Clients that see the message alone (LangChain, by openai-python 3) look for the code there.

@@ -26,6 +26,7 @@ _MAX_HEADER_CHARS = 8192
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 _OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "idempotency-key", "accept-encoding"})
+_FIELD = re.compile(r"(?:unknown|required) field `(.*)`$")
 _PLACE = re.compile(r" - at `(key in )?\$\.?([^`]*)`$")
 
 T = TypeVar("T", bound="Checked")
@@ -60,12 +61,19 @@ def convert(data: object, cls: type[T], environ: Mapping[str, str] | None, secre
     try:
         return msgspec.convert(plain, cls)
     except msgspec.ValidationError as error:
-        text = str(error)
-        place = _PLACE.search(text)
-        param = place[2] if place else ""
-        raise ToolInvalid(f"{param or 'the description'}: {_PLACE.sub('', text)}", param) from None
+        raise _invalid(str(error)) from None
     except RecursionError:
         raise ToolInvalid("the description is nested too deeply") from None
+
+
+def _invalid(complaint: str) -> ToolInvalid:
+    """What msgspec complains of, with the field at fault."""
+    place, text = _PLACE.search(complaint), _PLACE.sub("", complaint)
+    within = place[2] if place else ""
+    field = _FIELD.search(text)
+    return ToolInvalid(
+        f"{within or 'the description'}: {text}", f"{within}.{field[1]}".lstrip(".") if field else within
+    )
 
 
 def to_wire(description: Checked, secret: Sequence[str], *, secrets: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gateway.programs.running import asked_program
 from gateway.routes.answering import collect, json_response, stream
 from gateway.routes.owning import payer_of
 from gateway.routes.running import answer_by_program, model_name
-from gateway.schemas.completions import CompletionRequest, Prompt
+from gateway.schemas.completions import CompletionRequest
 from gateway.services import ServicesDep, read_body
 from gateway.settings import Settings
 from gateway.translate.completions import CompletionChunks, EncodedPrompt, completion_answer
@@ -54,7 +54,7 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
         if used is not None:
             prompts = [await _behind(runtime.text, used.start.token_ids, body, info)]
         elif infill is None:
-            prompts = [await _encode(runtime.text, prompt, body, info.limit_tokens) for prompt in body.prompt]
+            prompts = [await _encode(runtime.text, number, body, info) for number in range(len(body.prompt))]
         else:
             prompts = await _arrange(runtime.text, infill, body, info.limit_tokens)
             body = body.model_copy(update={"stop_token_ids": [*body.stop_token_ids, *infill.end_ids]})
@@ -88,13 +88,20 @@ def _check_limits(body: CompletionRequest, settings: Settings) -> None:
         raise BadRequest(f"'n' times the number of prompts is more than {settings.max_prompts}.", "n")
 
 
-async def _encode(text: TextModel, prompt: Prompt, body: CompletionRequest, limit_tokens: int) -> EncodedPrompt:
+async def _encode(text: TextModel, number: int, body: CompletionRequest, info: EngineInfo) -> EncodedPrompt:
+    prompt = body.prompt[number]
+    param = "prompt" if len(body.prompt) == 1 else f"prompt[{number}]"
+    limit_tokens = info.limit_tokens
     if isinstance(prompt, str):
-        ids = await encode_text(text, prompt, limit_tokens, param="prompt", add_special=body.add_special_tokens)
+        ids = await encode_text(text, prompt, limit_tokens, param=param, add_special=body.add_special_tokens)
         shown = prompt
     else:
         ids = prompt
         shown = ""
+    if not ids:
+        raise BadRequest(f"Invalid '{param}': it must not be empty.", param)
+    if max(ids) >= info.vocab_size:
+        raise BadRequest(f"Invalid '{param}': it holds ids outside the vocabulary of {info.vocab_size}.", param)
     ids = truncate_prompt(ids, body.truncate_prompt_tokens, limit_tokens, body.max_tokens, body.truncation_side)
     if body.echo and (not isinstance(prompt, str) or len(ids) < len(prompt)):
         shown = text.tokenizer.decode(ids, skip_special=body.skip_special_tokens)

@@ -5,6 +5,7 @@ Every integer of a request is bounded by one of the types here: nothing larger t
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 import re
@@ -119,10 +120,13 @@ M = TypeVar("M", bound=WireModel)
 def parse_json(body: bytes) -> dict[str, Any]:
     """Decodes a request body: strict JSON, at most 200 levels deep, no NaN or Infinity, no lone surrogates.
 
+    A byte order mark before it is ignored, as RFC 8259 allows.
+
     Raises:
         BadRequest: It is no JSON object; for NaN, Infinity and lone surrogates `param` is the path of the first,
             unless the body is very long.
     """
+    body = body.removeprefix(codecs.BOM_UTF8)
     try:
         data = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -181,9 +185,19 @@ def _json_error(body: bytes, reason: str) -> BadRequest:
     # The strict parser stops at NaN or a lone surrogate without saying in which field; a lenient second pass finds it.
     fault = None if len(body) > MAX_SEARCHED_BYTES else _find_fault(body, reason)
     if fault is None or not fault[0]:
+        reason = reason if _is_utf8(body) else "it must be encoded as UTF-8"
         return BadRequest(f"The request body is not valid JSON: {reason}.", code="invalid_json")
     path, complaint = fault
     return BadRequest(f"Invalid '{path}': {complaint}.", path)
+
+
+def _is_utf8(body: bytes) -> bool:
+    # In UTF-16 and UTF-32 the first character of JSON, which is ASCII, has a zero byte.
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return 0 not in body[:4]
 
 
 def _find_fault(body: bytes, reason: str) -> tuple[str, str] | None:

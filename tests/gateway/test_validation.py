@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 from typing import Any
 
@@ -167,6 +168,19 @@ async def test_g_49_broken_json_is_refused_in_the_error_shape(client: httpx.Asyn
     assert error_of(await post_raw(client, raw), 400)["code"] == "invalid_json"
 
 
+async def test_a_byte_order_mark_before_a_body_is_ignored(client: httpx.AsyncClient) -> None:
+    raw = codecs.BOM_UTF8 + json.dumps(chat()).encode()
+    assert (await post_raw(client, raw)).status_code == 200
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "latin-1"])
+async def test_a_body_that_is_not_utf_8_is_told_so(client: httpx.AsyncClient, encoding: str) -> None:
+    raw = json.dumps(chat(messages=[{"role": "user", "content": "\xe9"}]), ensure_ascii=False).encode(encoding)
+    error = error_of(await post_raw(client, raw), 400)
+    assert "UTF-8" in error["message"]
+    assert error["code"] == "invalid_json"
+
+
 @pytest.mark.parametrize("inside", [b'{"a":', b"[", b'{"a":[{"]}":'])
 async def test_g_32_what_is_nested_too_deep_to_be_read_is_refused_by_its_field(
     client: httpx.AsyncClient, inside: bytes
@@ -183,6 +197,22 @@ async def test_g_50_an_empty_prompt_is_refused(
     client: httpx.AsyncClient, path: str, body: dict[str, Any], param: str
 ) -> None:
     await refused(client, body, path, param=param)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [
+        (["a", ""], "prompt[1]"),
+        ([[1], [2**30]], "prompt[1]"),
+        ([1, 2**30], "prompt"),
+        (["a", "x" * 1_000_000], "prompt[1]"),
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"echo": True}, {"stream": True}])
+async def test_of_several_prompts_the_one_at_fault_is_named(
+    client: httpx.AsyncClient, prompt: list[Any], param: str, more: dict[str, Any]
+) -> None:
+    await refused(client, text(prompt=prompt, **more), TEXT, param=param)
 
 
 async def test_g_50_an_empty_prompt_is_the_opening_token_where_there_is_one() -> None:
@@ -390,7 +420,7 @@ async def test_stream_options_pass_where_the_operator_is_lenient(engine: Scripte
         ([[1], [5, 10**400]], "prompt[1][1]"),
         ([[1], []], "prompt[1]"),
         ([10**9], "prompt"),
-        ([[1], [10**9]], "prompt"),
+        ([[1], [10**9]], "prompt[1]"),
         ([-1], "prompt[0]"),
         ({}, "prompt"),
         ([1.5], "prompt[0]"),

@@ -77,7 +77,9 @@ def test_only_an_operator_refers_to_the_environment() -> None:
         ({"http": {"url": "https://api.example.com/", "headers": {"X": "a\nb"}}}, "http.headers.X"),
         ({"http": {"url": "https://api.example.com/", "headers": {"X": 3}}}, "http.headers[...]"),
         ({"is_trusted": True}, "is_trusted"),
-        ({"colour": "red"}, ""),
+        ({"colour": "red"}, "colour"),
+        ({"http": {"url": "https://api.example.com/", "verb": "GET"}}, "http.verb"),
+        ({"http": {"method": "GET"}}, "http.url"),
     ],
 )
 def test_what_is_wrong_with_a_description_is_said_with_its_field(change: dict[str, Any], param: str) -> None:
