@@ -26,6 +26,7 @@ _CANCEL_AGAIN_S = 0.1
 
 _MILLISECONDS = re.compile(r"exceeded: ([0-9.]+)(ns|µs|ms|s) >")
 _TOO_MANY = re.compile(r"limit_exceeded: ([0-9]+) contexts at once")
+_ODD_EXCEPTION = re.compile(r"exceptions can only be called with zero or one string argument$")
 _BYTES = re.compile(r"exceeded: ([0-9]+) bytes >")
 _SECONDS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -187,6 +188,9 @@ class ScriptHost:
         reached = _limit_of(inner, text, limits)
         if reached is not None:
             return reached
+        if _ODD_EXCEPTION.search(text):
+            reason = "exceptions of a program take no argument or one text; write raise ValueError(str(...))"
+            return ScriptError("TypeError", reason, [], code="extension_error", cause=None)
         frames = frames_of(error.traceback(), source) if isinstance(error, monty.MontyRuntimeError) else []
         cause = self._faults.cause_of(inner)
         if cause is not None and (held := _TOO_MANY.match(text)):

@@ -52,12 +52,12 @@ def _without_types(source: str) -> str:
 
 
 def frames_of(traceback: Iterable[Frame], source: str) -> list[ScriptFrame]:
-    """The lines of a traceback that are the script's own."""
-    num_lines = source.count("\n") + 1
+    """The lines of a traceback that are the script's own, as they were written: not all are run as they were."""
+    lines = source.split("\n")
     found = []
     for frame in traceback:
         line = frame.line - NUM_LINES_BEFORE
-        if 1 <= line <= num_lines:
+        if 1 <= line <= len(lines):
             function = frame.function_name or "<module>"
-            found.append(ScriptFrame(line=line, column=frame.column, function=function, source=frame.source_line or ""))
+            found.append(ScriptFrame(line=line, column=frame.column, function=function, source=lines[line - 1]))
     return found

@@ -154,6 +154,7 @@ except KeyError:
     with pytest.raises(ScriptError, match="nothing") as caught:
         await run(real, f"await ctx.generate({BASE}, drafter=propose)", before=before)
     assert [frame.line for frame in caught.value.frames] == [8, 3]
+    assert caught.value.frames[0].source.strip() == f"await ctx.generate({BASE}, drafter=propose)"
 
 
 @pytest.mark.parametrize(

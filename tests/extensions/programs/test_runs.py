@@ -172,6 +172,15 @@ async def test_an_uncaught_exception_tells_its_place_in_the_script(stage: Stage)
     assert error.cause is None
 
 
+@pytest.mark.parametrize("raised", ["ValueError(1)", "KeyError(None)", "RuntimeError('a', 'b')"])
+async def test_an_exception_with_other_arguments_than_one_text_is_told_what_it_may_have(
+    stage: Stage, raised: str
+) -> None:
+    with pytest.raises(ScriptError, match="take no argument or one text") as caught:
+        await stage.value(f"raise {raised}")
+    assert (caught.value.kind, caught.value.code) == ("TypeError", "extension_error")
+
+
 async def test_an_error_of_the_server_is_typed_again_when_nobody_catches_it(stage: Stage) -> None:
     with pytest.raises(ScriptError) as caught:
         await stage.run(main_of("ctx = await lm.context('x')\nawait ctx.generate(temperature=7.0)"))
