@@ -195,7 +195,10 @@ def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) ->
     if not adapters.loaded:
         return _Loaded(native, step, "native", None)
     log.info("lanes with an adapter are computed by torch: the native step has none; the weights are held twice")
-    return _Loaded(SplitModel(native, load_torch()), step, "native", adapters)
+    adapted = load_torch()
+    behind = pages.OnNativePages(adapted.over(SdpaBackend()))
+    split = SplitModel(native, adapted, behind_plain=behind, is_behind_plain=adapters.is_behind_plain)
+    return _Loaded(split, step, "native", adapters)
 
 
 def _load_cuda(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) -> _Loaded:
@@ -235,7 +238,8 @@ def _reader(
     parts = loaded.model.parts if isinstance(loaded.model, SplitModel) else (loaded.model,)
     gather: Gather = pages.gather if placement.step.is_native else KVStorage.gather
     if isinstance(parts[-1], Decoder):
-        return AttentionReader(parts[-1], gather=gather)
+        is_behind_plain = None if loaded.adapters is None else loaded.adapters.is_behind_plain
+        return AttentionReader(parts[-1], gather=gather, is_behind_plain=is_behind_plain)
     if loaded.cuda is not None:
         weights = dataclasses.replace(loaded.cuda.weights, layers=list(loaded.cuda.weights.layers))
         return AttentionReader(Decoder(checkpoint.config, weights, SdpaBackend()))

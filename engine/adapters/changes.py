@@ -76,6 +76,7 @@ class Adapter:
         digest: Differs for different content; part of the names of its KV pages.
         rank: Greatest rank of its products; 0 of an IA3.
         layers: Changes by layer and product; products that it leaves alone are absent.
+        is_behind_plain: Rows have it whose history the model alone has computed.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Adapter:
     digest: str
     rank: int
     layers: Sequence[Mapping[Site, Sequence[Change]]]
+    is_behind_plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

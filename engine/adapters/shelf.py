@@ -25,6 +25,10 @@ class AdapterShelf:
         """The adapter of a number."""
         return self.loaded[number] if number < len(self.loaded) else self._made[number]
 
+    def is_behind_plain(self, number: int) -> bool:
+        """Whether rows of that adapter stand behind what the model alone has computed."""
+        return self[number].is_behind_plain
+
     def put(self, adapter: Adapter) -> int:
         """Gives an adapter a number of its own."""
         number = next(self._numbers)

@@ -73,7 +73,7 @@ def put_together(
     digest = hashlib.blake2b(msgspec.msgpack.encode(changes), digest_size=16)
     for named in (base, *(loaded[name] for name in sorted(loaded))):
         digest.update(b"" if named is None else named.digest.encode())
-    return Adapter(name="", kind="site", digest=digest.hexdigest(), rank=0, layers=layers)
+    return Adapter(name="", kind="site", digest=digest.hexdigest(), rank=0, layers=layers, is_behind_plain=base is None)
 
 
 def _put(

@@ -33,7 +33,9 @@ class AttentionReader:
     Args:
         decoder: The decoder, where it is there already.
         load: Brings it otherwise; called once, in a thread of its own, when it is first needed.
-        gather: Takes K and V out of pages that the model that serves has written; adapters are torch's everywhere.
+        gather: Takes K and V out of pages that the model that serves has written; what rows with adapters have before
+            them is torch's everywhere.
+        is_behind_plain: Of which adapters, by number, that does not hold.
     """
 
     def __init__(
@@ -42,8 +44,10 @@ class AttentionReader:
         *,
         load: Callable[[], Decoder] | None = None,
         gather: Gather = KVStorage.gather,
+        is_behind_plain: Callable[[int], bool] | None = None,
     ) -> None:
         self._gather = gather
+        self._is_behind_plain = is_behind_plain
         self._load = load
         self._decoder = decoder
         self._loading: Future[None] | None = None
@@ -81,8 +85,8 @@ class AttentionReader:
         """
         assert self._decoder is not None, "prepared before it is asked"
         layout, storage = inputs.layout, inputs.storage
-        adapted = [bool(inputs.adapters) and inputs.adapters[lane] >= 0 for lane, _ in wanted]
-        backend = ScoreBackend(wanted, [KVStorage.gather if one else self._gather for one in adapted])
+        numbers = [inputs.adapters[lane] if inputs.adapters else -1 for lane, _ in wanted]
+        backend = ScoreBackend(wanted, [self._gather_of(number) for number in numbers])
         lanes = backend.plan(layout, storage)
         rows = torch.tensor(
             [layout.query_starts[lane] + row for lane, attends in wanted for row in attends.rows],
@@ -105,3 +109,8 @@ class AttentionReader:
         with torch.inference_mode():
             self._decoder.go_through(part, step)
             return {lane: found.found() for (lane, _), found in zip(wanted, lanes, strict=True)}
+
+    def _gather_of(self, number: int) -> Gather:
+        """How the history of rows with an adapter, or -1 for none, is read."""
+        is_plain = number < 0 or (self._is_behind_plain is not None and self._is_behind_plain(number))
+        return self._gather if is_plain else KVStorage.gather

@@ -7,6 +7,7 @@ float32, because sums over many layers and near ties among logits do not survive
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -56,6 +57,12 @@ class Decoder:
         self._rotary = Rotary(config, weights.embedding.device)
         self._head = LMHead(weights.head, weights.head_scale)
         self._adapters = adapters
+
+    def over(self, backend: AttentionBackend) -> Decoder:
+        """The same weights with other attention kernels."""
+        other = copy.copy(self)
+        other.backend = backend
+        return other
 
     def forward(self, inputs: StepInputs) -> torch.Tensor:
         """Computes the step, writing K, V and hidden states, and returns logits [R, V] float32."""
