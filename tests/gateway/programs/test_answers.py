@@ -381,8 +381,11 @@ async def test_a_script_can_draw_by_a_device_program(client: httpx.AsyncClient) 
     strict["extension"]["strict_path"] = "fused"
     error = await failed(client, chat(**strict), 400)
     assert error["code"] == "capability_missing"
-    error = await failed(client, chat(**by(BY_DEVICE.replace("t=0.75", "t='a'"))), 400)
+    error = await failed(client, chat(**by(BY_DEVICE.replace("t=0.75", "t={1}"))), 400)
     assert (error["code"], error["diagnostics"][0]["rule"]) == ("program_invalid", "invalid-argument-type")
+    error = await failed(client, chat(**by(BY_DEVICE.replace("t=0.75", "t='a'"))), 400)
+    assert error["code"] == "invalid_argument"
+    assert "parameter `t` must be" in error["message"]
     error = await failed(client, chat(**by(BY_DEVICE.replace(", t=0.75", ""))), 400)
     assert (error["code"], "parameter `t`" in error["message"]) == ("invalid_argument", True)
     error = await failed(client, chat(**by(BY_DEVICE.replace("gumbel_argmax", "gumbel_max"))), 400)
