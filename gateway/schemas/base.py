@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from gateway.errors import BadRequest, UnsupportedParameter
 
@@ -58,6 +58,8 @@ MAX_SEARCHED_BYTES = 2**20
 
 MAX_JSON_DEPTH = 200
 """Levels that the parser takes; what it was given beyond those is looked at for the name of the field alone."""
+
+_TYPE_NAME = re.compile(r"str|int|float|bool|(list|dict)\[.*\]")
 
 _JSON_MARK = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
 
@@ -160,8 +162,8 @@ def _report_extras(model: type[WireModel], data: dict[str, Any]) -> None:
 
 
 def _field_error(error: ValidationError) -> BadRequest:
-    first = error.errors(include_url=False, include_input=False)[0]
-    places = [part for part in first["loc"] if not str(part).startswith((TAG, "[key]"))]
+    first, loc = _first_fault(error.errors(include_url=False, include_input=False))
+    places = [part for part in loc if not str(part).startswith((TAG, "[key]"))]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in places).lstrip(".")
     path += first.get("ctx", {}).get("at", "")
     if first["type"] == "missing":
@@ -172,6 +174,23 @@ def _field_error(error: ValidationError) -> BadRequest:
         return BadRequest(f"The request body is not valid: {first['msg']}.")
     code = "invalid_type" if first["type"].endswith(("_type", "_parsing")) else None
     return BadRequest(f"Invalid '{path}': {first['msg']}.", path, code)
+
+
+def _first_fault(errors: list[ErrorDetails]) -> tuple[ErrorDetails, tuple[int | str, ...]]:
+    """The first fault and its path; of what may be of several types, the fault of the type that fits it best.
+
+    Such a field has a fault for each type, with the type's name behind the field's in its path.
+    """
+    loc = errors[0]["loc"]
+    for depth, part in enumerate(loc):
+        if not _TYPE_NAME.fullmatch(str(part)):
+            continue
+        rivals = [one for one in errors if len(one["loc"]) > depth and one["loc"][:depth] == loc[:depth]]
+        names = {str(one["loc"][depth]) for one in rivals}
+        if len(names) > 1 and all(map(_TYPE_NAME.fullmatch, names)):
+            best = max(rivals, key=lambda one: len(one["loc"]))
+            return best, best["loc"][:depth] + best["loc"][depth + 1 :]
+    return errors[0], loc
 
 
 class _NoNumber:

@@ -168,6 +168,22 @@ async def test_g_49_broken_json_is_refused_in_the_error_shape(client: httpx.Asyn
     assert error_of(await post_raw(client, raw), 400)["code"] == "invalid_json"
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prediction": {"content": 5}}, "prediction.content"),
+        ({"prediction": {"content": [{"type": "text"}]}}, "prediction.content[0].text"),
+        ({"prediction": {"content": [{"type": "text", "text": "a"}, 5]}}, "prediction.content[1]"),
+        ({"tool_choice": 5}, "tool_choice"),
+        ({"metadata": {"str": 5}}, "metadata.str"),
+    ],
+)
+async def test_a_field_of_several_types_is_named_without_the_types(
+    client: httpx.AsyncClient, fields: dict[str, Any], param: str
+) -> None:
+    await refused(client, chat(**fields), param=param)
+
+
 async def test_a_byte_order_mark_before_a_body_is_ignored(client: httpx.AsyncClient) -> None:
     raw = codecs.BOM_UTF8 + json.dumps(chat()).encode()
     assert (await post_raw(client, raw)).status_code == 200
