@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Body, Callable[[Body], bool]]] = {
     "snapkv": (
         {"budget": 16, "window": 8, "max_tokens": 12},
         lambda one: (
-            text(one)
+            bool(text(one))
             and result(one)["kept"] < result(one)["length"]
             and result(one)["bytes"][1] < result(one)["bytes"][0]
         ),

@@ -182,7 +182,8 @@ async def test_rows_that_a_program_reads_tell_it_too(runtime: Runtime, model: Pa
     drawn = await draw_from_rows([PassLane(context=context, token_ids=[4, 5, 6], rows=[0, 2])], options)
     weights = reference(model, [*history, 4, 5, 6]).mean((0, 1))
     for found, row in zip(drawn.attention, [35, 37], strict=True):
-        np.testing.assert_allclose(np.frombuffer(found, "<f4")[: row + 1], weights[row, : row + 1], atol=tolerance(runtime))
+        scores = np.frombuffer(found, "<f4")[: row + 1]
+        np.testing.assert_allclose(scores, weights[row, : row + 1], atol=tolerance(runtime))
     assert len(context.token_ids) == 35
     context.release()
 
