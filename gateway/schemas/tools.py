@@ -116,6 +116,9 @@ def _name(choice: dict[str, Any], at: str) -> str:
     """The function that an object names, in the nested form or the flat one."""
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else choice.get("name")
-    if choice.get("type", "function") != "function" or not isinstance(name, str):
-        raise BadRequest(f"'{at}.function.name' must be a string.", f"{at}.function.name")
+    if choice.get("type", "function") != "function":
+        raise BadRequest(f"'{at}.type' must be 'function'.", f"{at}.type")
+    if not isinstance(name, str):
+        param = f"{at}.name" if "name" in choice and not isinstance(function, dict) else f"{at}.function.name"
+        raise BadRequest(f"'{param}' must be a string.", param)
     return name
