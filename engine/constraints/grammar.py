@@ -68,15 +68,24 @@ def _as_lark(text: str, spec: ConstraintSpec) -> str:
         raise InvalidRequest(f"the grammar is neither Lark nor GBNF: {str(error)[:300]}", spec.param) from None
 
 
+_PLAINER = {
+    "NoExtensionBias": "there is no text that it allows",
+    "coerce_one_of": "`oneOf` with branches that may hold together; `anyOf` can be enforced",
+}
+"""What llguidance says in its own terms, by a word of it."""
+
+
 def explain(error: str) -> str:
     """Says what is wrong with a grammar, given what llguidance says of it."""
     unsupported = _UNSUPPORTED.search(error)
     if unsupported:
         return f"keywords that cannot be enforced: {unsupported[1]}"
     inner = _IN_SCHEMA.search(error)
-    if inner:
-        return inner[1].strip()[:500]
-    return error.split("\n<non-verbose/>")[0].strip()[:500] or "it cannot be compiled"
+    text = inner[1] if inner else error.split("\n<non-verbose/>")[0]
+    for said, meant in _PLAINER.items():
+        if said in text:
+            return meant
+    return text.strip()[:500] or "it cannot be compiled"
 
 
 def depth_of(value: object) -> int:

@@ -103,6 +103,19 @@ def test_a_keyword_that_cannot_be_enforced_is_named_when_strict_and_left_out_els
     compiler.compile(of_schema(schema)).result(60)
 
 
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (of_kind("regex", r"[^\s\S]"), "no text that it allows"),
+        (of_kind("lark", "root ::= root"), "no text that it allows"),
+        (of_schema({"$ref": "#"}), "no text that it allows"),
+        (of_schema({"oneOf": [{"const": 1}, {"enum": [1, 2]}]}, strict=True), "`anyOf` can be enforced"),
+    ],
+)
+def test_why_is_said_in_terms_of_who_asks(compiler: ConstraintCompiler, spec: ConstraintSpec, said: str) -> None:
+    assert said in refusal(compiler, spec).message
+
+
 BOMBS = {
     "a chain of references that overflows a stack": of_schema(chain(3000)),
     "rules that overflow a stack": of_kind(
