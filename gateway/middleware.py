@@ -206,6 +206,7 @@ class _BodyReader:
         self._receive = receive
         self._left_bytes = limit_bytes
         self._limit_bytes = limit_bytes
+        self._packed_bytes = 0
         self._inflater = inflater
         self._is_complete = False
 
@@ -216,20 +217,34 @@ class _BodyReader:
         self._is_complete = not message.get("more_body", False)
         body = message.get("body", b"")
         if self._inflater is not None:
-            body = self._inflate(self._inflater, body)
+            body = self._inflate(body)
         self._left_bytes -= len(body)
         if self._left_bytes < 0:
             raise BodyTooLarge(self._limit_bytes)
         return {**message, "body": body}
 
-    def _inflate(self, inflater: zlib._Decompress, data: bytes) -> bytes:
+    def _inflate(self, data: bytes) -> bytes:
+        """Unpacks one or several members (RFC 1952, 2.2), no more than a byte beyond the limit."""
+        self._packed_bytes += len(data)
+        if self._packed_bytes > self._limit_bytes:
+            raise BodyTooLarge(self._limit_bytes)
+        body = bytearray()
         try:
-            body = inflater.decompress(data, self._left_bytes + 1)
+            while data and len(body) <= self._left_bytes:
+                if self._inflater is None or self._inflater.eof:
+                    self._inflater = _new_inflater()
+                body += self._inflater.decompress(data, self._left_bytes + 1 - len(body))
+                data = self._inflater.unused_data
         except zlib.error:
             raise BadRequest("The request body is not valid gzip.", code="invalid_json") from None
-        if self._is_complete and self._left_bytes >= len(body) and (not inflater.eof or inflater.unused_data):
+        is_whole = self._inflater is not None and self._inflater.eof
+        if self._is_complete and self._left_bytes >= len(body) and not is_whole:
             raise BadRequest("The request body is not one whole gzip stream.", code="invalid_json")
-        return body
+        return bytes(body)
+
+
+def _new_inflater() -> zlib._Decompress:
+    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
 
 
 def _check_content_type(value: bytes, *, is_form: bool) -> None:
@@ -245,6 +260,6 @@ def _inflater(encoding: bytes) -> zlib._Decompress | None:
         case b"" | b"identity":
             return None
         case b"gzip" | b"x-gzip":
-            return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+            return _new_inflater()
         case _:
             raise UnsupportedMediaType("The request body may be compressed with gzip only.")

@@ -268,11 +268,20 @@ async def test_a_body_beyond_the_limit_is_refused_unread(engine: ScriptedEngine,
 async def test_gzip_bodies_are_unpacked_up_to_the_limit(engine: ScriptedEngine, model: TextModel) -> None:
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     body = json.dumps(chat()).encode()
+
+    async def nothing_often() -> AsyncIterator[bytes]:
+        for _ in range(1000):
+            yield gzip.compress(b"")
+
     async with scripted_client(engine, model, max_body_bytes=10_000) as client:
         assert (await client.post(CHAT, content=gzip.compress(body), headers=headers)).status_code == 200
         bomb = gzip.compress(b" " * 5_000_000)
         assert len(bomb) < 10_000
         error_of(await client.post(CHAT, content=bomb, headers=headers), 413)
+        members = gzip.compress(body[:20]) + gzip.compress(body[20:])
+        assert (await client.post(CHAT, content=members, headers=headers)).status_code == 200
+        error_of(await client.post(CHAT, content=nothing_often(), headers=headers), 413)
+        error_of(await client.post(CHAT, content=gzip.compress(body) + b"rest", headers=headers), 400)
         error_of(await client.post(CHAT, content=gzip.compress(body)[:-9], headers=headers), 400)
         error_of(await client.post(CHAT, content=body, headers=headers), 400)
         error_of(await client.post(CHAT, content=body, headers={**headers, "content-encoding": "zstd"}), 415)
