@@ -264,7 +264,7 @@ async def test_the_pool_is_shown_page_by_page_by_mouse_and_keyboard(server: Runn
     await page.keyboard.press("Home")
     await expect(page.locator("output")).to_contain_text(re.compile("device, page 0 · .*"))
     await page.keyboard.press("End")
-    await expect(page.locator("output")).to_contain_text("free")
+    await expect(page.locator("output")).to_contain_text(re.compile(r"device, page [1-9]\d* · .*"))
     await page.get_by_label("Colour by").select_option(label="what leases are worth")
     await expect(page.get_by_text("palest without a lease")).to_be_visible()
     payer = page.get_by_role("button", name=re.compile("without a tenant"))
