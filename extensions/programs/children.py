@@ -160,9 +160,19 @@ class ChildCalls:
         return _Ended(_result(outcome), outcome.usage)
 
     def _ended_before(self, data: Any) -> _Ended:
-        ended = msgspec.convert(data, _Ended)
+        ended = _from_journal(data)
         self._scope.guard.take_over(ended.usage)
         return ended
+
+
+def _from_journal(data: Any) -> _Ended:
+    """What `msgspec.to_builtins` made of a child that has run."""
+    # Field by field: records of scripts are said to be of a module that is only there for scripts, so that their types
+    # cannot be looked up.
+    fields, usage = data
+    told = dict(zip(ChildResult._fields, fields, strict=True))
+    told["usage"] = Usage(*told["usage"])
+    return _Ended(ChildResult(**told), msgspec.convert(usage, ProgramUsage))
 
 
 def _refused(error: ProgramError) -> Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -249,7 +250,11 @@ async def test_a_run_whose_scripts_process_dies_goes_on_in_another(here: Worker)
 
 
 def _scripts() -> set[int]:
-    return {child.pid for child in psutil.Process().children() if "monty" in " ".join(child.cmdline())}
+    found = set()
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # gone, or a zombie that somebody has yet to reap
+            found |= {child.pid} if "monty" in " ".join(child.cmdline()) else set()
+    return found
 
 
 async def test_a_run_whose_engine_dies_goes_on_with_what_it_had_said(here: Worker, engine: ScriptedEngine) -> None:
