@@ -19,6 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.processes import words_of
+
 PATIENCE_S = 60.0
 
 
@@ -59,7 +61,7 @@ class Running:
 
     def workers(self) -> list[int]:
         """Process ids of its workers."""
-        return [child.pid for child in self.children() if "gateway.lifeline" in child.cmdline()]
+        return [child.pid for child in self.children() if "gateway.lifeline" in words_of(child)]
 
     def end(self) -> int:
         """Waits for its end; returns the exit code."""

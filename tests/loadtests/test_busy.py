@@ -15,6 +15,7 @@ import pytest
 from loadtests import busy
 from loadtests.contest import BatchContestant, Shape
 from loadtests.driver import BatchTiming, PromptSource, SequenceTiming
+from tests.processes import words_of
 from tests.tiny_models import write_tiny_model
 
 SHAPE = Shape(phase="decode", width=2, num_prompt=8, num_output=5)
@@ -33,14 +34,8 @@ def test_busy_processes_use_a_core_and_are_gone_afterwards() -> None:
 def test_quiet_and_busy_take_turns_in_going_first() -> None:
     children: list[int] = []
 
-    def spins(child: psutil.Process) -> bool:
-        try:
-            return "while True" in " ".join(child.cmdline())
-        except psutil.NoSuchProcess:  # gone, or a zombie that another test's server has yet to reap
-            return False
-
     def run(prompts: Sequence[Sequence[int]], num_output: int) -> BatchTiming:
-        num_busy = sum(map(spins, psutil.Process().children()))
+        num_busy = sum("while True" in " ".join(words_of(child)) for child in psutil.Process().children())
         children.append(num_busy)
         step_s = 0.5 if num_busy else 0.25
         times = [step_s * (1 + position) for position in range(num_output)]

@@ -20,6 +20,7 @@ from extensions.tools.servers import McpServer
 from tests.extensions.tools.conftest import CALLER
 from tests.extensions.tools.mcp_server import Legacy, Server
 from tests.extensions.tools.service import served
+from tests.processes import words_of
 
 
 @pytest.fixture
@@ -199,4 +200,4 @@ async def test_a_list_is_remembered(server: Server, box: ToolBox) -> None:
 def _programs() -> list[psutil.Process]:
     """Servers that run as programs of this process."""
     children = psutil.Process().children(recursive=True)
-    return [one for one in children if "tests.extensions.tools.mcp_server" in one.cmdline()]
+    return [one for one in children if "tests.extensions.tools.mcp_server" in words_of(one)]

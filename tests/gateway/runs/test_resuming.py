@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import signal
@@ -26,6 +25,7 @@ from gateway.state.run_store import NO_PART, Part, Told
 from tests.fakes import ScriptedEngine, says
 from tests.gateway.runs.workers import RUNS, Worker, begin, ended, events, get, kinds, main_of, until
 from tests.gateway.wire import Body
+from tests.processes import words_of
 
 AGENT = """
 print("begun")
@@ -250,11 +250,7 @@ async def test_a_run_whose_scripts_process_dies_goes_on_in_another(here: Worker)
 
 
 def _scripts() -> set[int]:
-    found = set()
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # gone, or a zombie that somebody has yet to reap
-            found |= {child.pid} if "monty" in " ".join(child.cmdline()) else set()
-    return found
+    return {child.pid for child in psutil.Process().children() if "monty" in " ".join(words_of(child))}
 
 
 async def test_a_run_whose_engine_dies_goes_on_with_what_it_had_said(here: Worker, engine: ScriptedEngine) -> None:
