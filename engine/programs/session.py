@@ -210,6 +210,10 @@ class ProgramRunner:
         self._compiled: dict[tuple[object, ...], TorchProgram] = {}
         self._steady: dict[tuple[object, ...], _Steady] = {}
 
+    def let_go(self) -> None:
+        """Keeps nothing of sequences any more: none is left."""
+        self._steady = {}
+
     def run(self, logits: torch.Tensor, lanes: Sequence[ProgramLane], *, defer: bool = False) -> Drawn:
         """Draws a token for each lane, or says what to draw it from.
 

@@ -72,9 +72,11 @@ class ProgramRows:
 
     def release(self, row: int) -> None:
         """A sequence gave its row up."""
-        self._sessions.pop(row, None)
+        session = self._sessions.pop(row, None)
         self._lanes.pop(row, None)
         self._offered.discard(row)
+        if session is not None and not self._sessions:
+            self._runner.let_go()
 
     def assign(self, taken: RowAssignment) -> SamplingParams:
         """A sequence takes a row. Returns how the sampler is to draw for it."""

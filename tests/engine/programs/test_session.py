@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,12 @@ from engine.programs.binding import bind
 from engine.programs.reference import run
 from engine.programs.session import ProgramLane, ProgramRunner, ProgramSession
 from engine.programs.values import StepValues
+from engine.runner.programs import ProgramRows
+from engine.sampling.choice import SampleLane
+from engine.sampling.params import SamplingParams
 from engine.sampling.random import mix64, stream_key
+from engine.sampling.state import SamplerState
+from engine.scheduling.batch import RowAssignment
 
 V = 50
 CPU = torch.device("cpu")
@@ -177,3 +185,17 @@ def test_a_last_draw_can_be_left_to_others(body: str, defers: bool) -> None:
         assert list(places) == [0, 1]
         torch.testing.assert_close(scores, logits / 2.0)
         assert drawn.places == []
+
+
+def test_nothing_is_kept_of_sequences_that_have_ended() -> None:
+    programs = ProgramRows(SamplerState(num_rows=2, vocab_size=V, device=CPU))
+    bound = bind("def sample(logits, bias):\n    return argmax(logits + bias)\n", {"bias": [0.5] * V}, V)
+    session = ProgramSession(bound, stream_key(1, 0), 1)
+    programs.assign(RowAssignment(0, SamplingParams(max_tokens=5), 1, 0, [1], [2], (0,), session))
+    lanes = programs.running([SampleLane(row=0, position=2, num_output=1)])
+    programs._runner.run(torch.zeros(1, V), lanes)
+    ended = weakref.ref(session)
+    programs.release(0)
+    del session, lanes
+    gc.collect()
+    assert ended() is None
