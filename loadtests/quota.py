@@ -99,7 +99,8 @@ async def measure_reports(url: str, process: psutil.Process, options: argparse.N
         await beat(number + 2)
     after = process.cpu_times()
     await redis.aclose()
-    spent_s: float = after.user + after.system - before.user - before.system
+    # Sums first: so that no time at all is no time, not a rounding error below it.
+    spent_s: float = (after.user + after.system) - (before.user + before.system)
     return spent_s / float(options.beats)
 
 

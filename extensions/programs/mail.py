@@ -39,16 +39,16 @@ class ScriptSubscription:
         end_s = None if limit_s is None else time.monotonic() + limit_s
         while not self._waiting:
             left_s = None if end_s is None else max(end_s - time.monotonic(), 0.0)
-            heard = await self._mail.hear(self.topic, self._place, left_s)
-            if self._waiting:
-                break
+            asked_from = self._place
+            heard = await self._mail.hear(self.topic, asked_from, left_s)
+            # Of two that wait at once, one may hear more than the other: whoever is second asks on from the new place.
+            if self._place != asked_from:
+                continue
             if heard is None:
                 raise fault("receive_timeout", f"no message came on {self.topic!r} in {limit_s:g} s")
-            # Two that wait at once hear the same: whoever comes second goes on behind it.
-            if heard.place != self._place:
-                self._place = heard.place
-                self.missed += heard.missed
-                self._waiting += heard.messages
+            self._place = heard.place
+            self.missed += heard.missed
+            self._waiting += heard.messages
         return json.loads(self._waiting.popleft())
 
 
