@@ -31,6 +31,7 @@ from engine.config import EngineConfig
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.vocabulary import VocabularyBytes
 from engine.cuda.caches import keep_kernels
+from engine.cuda.late_kernels import LateKernels
 from engine.drafting.costs import row_cost
 from engine.errors import ModelLoadError
 from engine.kv.manager import KVManager
@@ -131,6 +132,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         runner=runner,
         compiler=compiler,
         adapters=None if adapters is None else PassAdapters(adapters, model_config, placement.device),
+        late_kernels=LateKernels() if placement.step.is_cuda else None,
         overlap=config.scheduling.overlap,
         check_integrity=config.check_integrity,
     )

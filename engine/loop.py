@@ -30,6 +30,7 @@ from engine.contexts.commands import (
     ReleaseContexts,
     RetainContext,
 )
+from engine.cuda.late_kernels import LateKernels
 from engine.errors import InvalidRequest
 from engine.forward.attended import validate_attention
 from engine.forward.passes import validate_passes
@@ -72,7 +73,7 @@ class EngineLoop:
         runner: Owns the device.
         compiler: Compiles constraints; closed with the loop. None refuses them.
         adapters: Puts those together that passes bring. None refuses them.
-        adapters: Puts those together that passes bring. None refuses them.
+        late_kernels: Counts those that the device loads while it serves; closed with the loop. None where none are.
         overlap: Schedule a step while the one before still runs.
         check_integrity: Verify the KV bookkeeping whenever the engine falls idle.
     """
@@ -85,6 +86,7 @@ class EngineLoop:
         runner: ModelRunner,
         compiler: ConstraintCompiler | None = None,
         adapters: PassAdapters | None = None,
+        late_kernels: LateKernels | None = None,
         overlap: bool = True,
         check_integrity: bool = False,
     ) -> None:
@@ -93,6 +95,7 @@ class EngineLoop:
         self._runner = runner
         self._compiler = compiler
         self._adapters = adapters
+        self._late_kernels = late_kernels
         self._overlap = overlap
         self._checks = check_integrity
         self._running: _Step | None = None
@@ -111,6 +114,7 @@ class EngineLoop:
         """Present numbers; the object is the same from call to call and changes with the engine."""
         stats = self._scheduler.stats
         stats.step_ms = self._step_ms
+        stats.num_late_kernels = 0 if self._late_kernels is None else self._late_kernels.count
         return stats
 
     @property
@@ -331,6 +335,8 @@ class EngineLoop:
     def close(self) -> None:
         """Waits for the device and lets go of it. Idempotent."""
         self._runner.close()
+        if self._late_kernels is not None:
+            self._late_kernels.close()
         if self._compiler is not None:
             self._compiler.close()
 

@@ -47,6 +47,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
         overhead_kib_ms: What idle pages of the prefix cache came to, in KiB times milliseconds; charged to nobody.
         num_finished: Sequences ended, by finish reason.
         step_ms: Wall time of the last step.
+        num_late_kernels: Kernels that the device loaded while it served, which some step waited for.
     """
 
     num_running: int = 0
@@ -73,3 +74,4 @@ class EngineStats(msgspec.Struct, kw_only=True):
     overhead_kib_ms: int = 0
     num_finished: dict[str, int] = {}
     step_ms: float = 0.0
+    num_late_kernels: int = 0

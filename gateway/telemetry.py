@@ -61,6 +61,11 @@ _COUNTERS = (
     ("wye_prefix_cache_hit_tokens", "Prompt tokens taken from the prefix cache.", "num_cached_tokens"),
     ("wye_prefix_cache_query_tokens", "Prompt tokens of admitted requests, cached or not.", "num_prompt_tokens"),
     ("wye_engine_preemptions", "Sequences that gave their pages back and waited again.", "num_preemptions"),
+    (
+        "wye_engine_late_kernels",
+        "Kernels first loaded while serving, which steps waited for.",
+        "num_late_kernels",
+    ),
     ("wye_kv_leases_revoked", "Leases that ended before their holders ended them.", "num_revoked"),
     ("wye_kv_contexts_demoted", "Contexts whose pages others needed.", "num_demoted"),
     ("wye_kv_saved_pages", "Pages copied to host memory.", "num_saved_pages"),
