@@ -63,7 +63,7 @@ def neighbours(cut: Cut, part: str) -> Iterator[Cut]:
         del bounds["block_k"]  # it takes rows whole
 
     def scaled(**factors: float) -> Iterator[Cut]:
-        values = {name: int(getattr(cut, name) * factor) for name, factor in factors.items()}
+        values: dict[str, Any] = {name: int(getattr(cut, name) * factor) for name, factor in factors.items()}
         if all(bounds[name][0] <= value <= bounds[name][1] for name, value in values.items()):
             yield replace(cut, **values)
 

@@ -147,12 +147,13 @@ class Tuner:
             for _ in range(self._replays):
                 replay()
             return (time.perf_counter() - started_s) / self._replays * 1000
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+        start, end = events
+        start.record()
         for _ in range(self._replays):
             replay()
-        end.record()  # type: ignore[no-untyped-call]
-        end.synchronize()  # type: ignore[no-untyped-call]
+        end.record()
+        end.synchronize()
         elapsed_ms: float = start.elapsed_time(end)
         return elapsed_ms / self._replays
 
