@@ -35,11 +35,15 @@ class Pace:
     Args:
         shares: Who has had how much.
         costs: What a prompt token takes.
+
+    Attributes:
+        prompt_left: Prompt tokens that accounts with a rival may still compute in this step, all together.
     """
 
     def __init__(self, shares: FairShares, costs: RestoreCosts) -> None:
         self._shares = shares
         self._costs = costs
+        self.prompt_left = 0
         self._slowed: frozenset[str] = frozenset()
         self._num_tokens = 0.0
         self._step_s = 0.0
@@ -87,10 +91,13 @@ class Pace:
         self._turn = first + count
         return frozenset([*decoding[max(0, first + count - len(decoding)) : first], *decoding[first + count :]])
 
-    def num_prompt_tokens(self, most: int) -> int:
-        """Prompt tokens that accounts with a rival may compute in this step, all together."""
-        left = max(MIN_PROMPT_TOKENS, int(self._most()) - self._num_lanes)
-        return min(most, left)
+    def may_compute(self, account: str) -> bool:
+        """False if an account's part of a short step is used up."""
+        return self.prompt_left > 0 or not self.slows(account)
+
+    def allow_prompts(self, most: int) -> None:
+        """Sets what a short step has left for prompts beside its lanes, at most so many tokens."""
+        self.prompt_left = min(most, max(MIN_PROMPT_TOKENS, int(self._most()) - self._num_lanes))
 
     def note(self, batch: Batch, seconds: float) -> None:
         """A step took so long."""
