@@ -186,8 +186,10 @@ class LanePass(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         rows: Slots of its history, rising, whose logits are read out.
-        shape: Positions and sights of its last rows; None where they are those of any history.
-        changes: What adapters do to its rows, the history before them left as it is; needs a shape.
+        shape: Positions and sights of its last rows; None where they are those of any history. Without positions it
+            says from where on a lane that goes on is changed: its last token.
+        changes: What adapters do to its rows, the history before them left as it is; needs a shape. Of a lane that goes
+            on, to those of the tokens that are drawn as well.
         proposals: Of a guess that is judged: what the token of each row but the first was drawn from; none if they were
             not.
     """
@@ -219,7 +221,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         lane_ids: More held contexts: `program` reads their logits beside the first's, in the same step, and all get
             every token that it draws.
         passes: What is read out of each lane's rows: their distributions as `readout` says, or, if there is a program,
-            their logits, as what it reads.
+            their logits, as what it reads. Lanes without rows whose ends a program reads can have changes too.
         stepped: Pause after each draw until `Advance` says which token to take; only on a held context.
         readout: For a stepped request: what is wanted of the distribution of each proposal.
         program: Draws the tokens of each sequence, after penalties, biases, bans and the constraint; temperature and

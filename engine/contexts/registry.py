@@ -269,7 +269,7 @@ class ContextRegistry:
         """What a lane of a sequence on an edited context sees; see `engine.contexts.masks`."""
         context = sequence.context
         assert context is not None
-        if context.shape is not None:
+        if context.shape is not None and context.shape.sights:
             return shaped_mask(context.shape, start, stop)
         return lane_mask(context.edits, context.gaps, start, stop, self._window)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from engine.attention.scores import Attends
 from engine.errors import InvalidRequest
+from engine.forward.passes import goes_on
 from engine.request import EngineInfo, GenerateRequest
 
 if TYPE_CHECKING:
@@ -44,17 +45,22 @@ def validate_attention(request: GenerateRequest, info: EngineInfo, lengths: Sequ
     for name, chosen, count in (("layers", spec.layers, info.num_layers), ("heads", spec.heads, info.num_heads)):
         if len(set(chosen)) < len(chosen) or any(not 0 <= one < count for one in chosen):
             raise InvalidRequest(f"{name} are numbered from 0 to {count - 1}, each named once", name)
-    rows = [len(lane.rows) for lane in request.passes] or [1] * len(lengths)
+    rows = [1] * len(lengths) if _is_of_ends(request) else [len(lane.rows) for lane in request.passes]
     count = sum(num_rows * length for num_rows, length in zip(rows, lengths, strict=True))
     most = MAX_SUMMED if spec.total else MAX_SCORES
     if count > most:
         raise InvalidRequest(f"attention of {sum(rows)} rows would be {count} numbers, at most {most} are read", "rows")
 
 
+def _is_of_ends(request: GenerateRequest) -> bool:
+    """Whether a program draws from the ends of lanes, so that attention is told of the last row of each."""
+    return not request.passes or goes_on(request)
+
+
 def attended_rows(request: GenerateRequest, lane: Lane, context: HeldContext) -> Attends | None:
     """The rows of a lane that are asked; None if none is."""
     rows: Sequence[int] = lane.reads
-    if not request.passes and lane.samples:
+    if _is_of_ends(request) and lane.samples:
         rows = [lane.num_tokens - 1]
     if not rows or request.attention is None:
         return None

@@ -1,4 +1,4 @@
-"""What passes over rows must be, before anything is computed."""
+"""What passes must be, before anything is computed: over rows that are read, or of lanes that go on changed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ def validate_passes(request: GenerateRequest, lengths: Sequence[int]) -> None:
     """
     if not request.context_id or len(request.passes) != 1 + len(request.lane_ids):
         raise InvalidRequest("a pass has a lane for each of its held contexts", "passes")
+    if goes_on(request):
+        _check_going_on(request, lengths)
+        return
     if request.stepped or request.constraint is not None or request.prompt_logprobs is not None:
         raise InvalidRequest("a pass reads rows out, and nothing else", "passes")
     if request.program is None and (request.readout is None or request.sampling.max_tokens or request.lane_ids):
@@ -34,6 +37,25 @@ def validate_passes(request: GenerateRequest, lengths: Sequence[int]) -> None:
         raise InvalidRequest("top must be -1 or more, and need_mass between 0 and 1", "readout")
     for lane, length in zip(request.passes, lengths, strict=True):
         _check_lane(lane, length)
+
+
+def goes_on(request: GenerateRequest) -> bool:
+    """Whether a program draws from the ends of lanes of which some are changed by adapters from there on."""
+    return request.program is not None and any(lane.changes and not _positions(lane) for lane in request.passes)
+
+
+def _check_going_on(request: GenerateRequest, lengths: Sequence[int]) -> None:
+    if request.stepped or request.prompt_logprobs is not None or request.readout is not None:
+        raise InvalidRequest("lanes that go on are drawn from by a program, and nothing else is read", "passes")
+    for lane, length in zip(request.passes, lengths, strict=True):
+        if lane.rows or lane.proposals or _positions(lane):
+            raise InvalidRequest("lanes that go on have no rows that are read, and no guess", "rows")
+        if lane.shape is not None and (lane.shape.sights or lane.shape.start != length - 1):
+            raise InvalidRequest("a lane that goes on is changed from its last token on, and has no mask", "shape")
+
+
+def _positions(lane: LanePass) -> Sequence[int]:
+    return () if lane.shape is None else lane.shape.positions
 
 
 def _check_lane(lane: LanePass, length: int) -> None:

@@ -4,6 +4,9 @@ A shape says, from position `start` of a history on, which rotary position each 
 an edit it is part of what the KV is a function of: with it the rows can be computed in any pieces, given up and
 computed again. What others share of such a history ends where the shape begins.
 
+A shape without positions has no end: from `start` on rows are like any others but for their adapter, and so are those
+of tokens that are drawn.
+
     slot       0 ........ start-1 | start   start+1   start+2   start+3
     position   0 ........ start-1 |   7        8         8         9         one guess, two that could follow it, ...
     sees       all before         | all, and of the rows what its bits say; each row always sees itself
@@ -23,7 +26,7 @@ class Shape(msgspec.Struct, frozen=True):
 
     Attributes:
         start: Slot of the first row.
-        positions: Rotary positions.
+        positions: Rotary positions; none where all rows from `start` on have those of any history.
         sights: For each row the slots that it sees, a bit each (least significant first, slot 0 first); what is beyond
             the end of the bits is not seen. Empty where every row sees all slots up to its own.
         adapter: Digest of what adapters do to these rows alone; empty for nothing.

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.drafting.limits import MAX_DRAFT_TOKENS
-from engine.errors import EngineStopped
 from engine.forward.validation import MAX_LANES
 from engine.programs.purposes import MASK, SAMPLE
 from engine.programs.verify_rules import VERIFY_RULES
-from engine.request import Probe, ProgramSpec, Readout
-from extensions.output import GenerateOptions
+from engine.request import Probe, ProgramSpec, Readout, SiteChange
 from extensions.programs.adapters import read_change
 from extensions.programs.ahead import single_draw
 from extensions.programs.attention import AttentionAsked, ScriptAttention, read_attention
 from extensions.programs.drafting import read_proposals
+from extensions.programs.drawing import Drawn, EndPass
 from extensions.programs.faults import fault, invalid
-from extensions.programs.generating import probes_by_name
 from extensions.programs.looking import RowPass, keeps_nothing
 from extensions.programs.options import Asked
-from extensions.programs.planner import Feature
 from extensions.programs.rows import Rows, integers, read_fold, read_geometry, read_rows
 from extensions.programs.samplers import ScriptProgram, make_program
 from extensions.programs.stepping import NO_TOKEN, ScriptDistribution, read_mass, read_top
@@ -30,23 +26,6 @@ from extensions.programs.stepping import NO_TOKEN, ScriptDistribution, read_mass
 if TYPE_CHECKING:
     from extensions.programs.contexts import ScriptContext
     from extensions.programs.scope import RunScope
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Drawn:
-    """What contexts were given by a pass, or by many.
-
-    Attributes:
-        tokens: In order.
-        finish_reason: `length` if there were as many as were asked for.
-        probes: What the program noted down: one value a token, by name.
-        attention: What the last token of each history attended to, if that was asked; see `TokenEvent`.
-    """
-
-    tokens: list[int]
-    finish_reason: Literal["stop", "length"]
-    probes: Mapping[str, list[Probe]]
-    attention: Sequence[bytes] = ()
 
 
 class ScriptPass:
@@ -80,6 +59,7 @@ class ScriptForward:
         self._program: ScriptProgram | None = None
         self._q: object = None
         self._rows: Rows | None = None
+        self._changes: Mapping[int, Sequence[SiteChange]] = {}
         self._fold: object = "none"
         self._readout = Readout(64)
         self._attention: AttentionAsked | None = None
@@ -88,7 +68,7 @@ class ScriptForward:
 
     async def embed_next(self, contexts: Sequence[ScriptContext]) -> None:
         """Each lane is a context and reads the token that this is about to read."""
-        self._contexts, self._rows = self._checked_contexts(contexts), None
+        self._contexts, self._rows, self._changes = self._checked_contexts(contexts), None, {}
 
     async def embed(self, tokens: Sequence[int], indptr: Sequence[int] | None = None) -> None:
         """Tokens of all lanes, end to end."""
@@ -123,14 +103,20 @@ class ScriptForward:
         layers: Sequence[int] | None = None,
         lanes: Sequence[int] | None = None,
     ) -> None:
-        """What an adapter does to the rows at a site."""
-        rows = self._embedded("adapter")
+        """What an adapter does at a site: to rows, or to what lanes read from here on."""
+        num_lanes = len(self._contexts) if self._rows is None else self._rows.num_lanes
+        if not num_lanes:
+            raise invalid("adapter is of lanes: await fwd.embed_next(contexts) or fwd.embed(tokens) first")
         change = read_change(self._scope, site, adapter, layers)
-        chosen = range(rows.num_lanes) if lanes is None else integers(lanes, "lanes")
-        if any(not 0 <= lane < rows.num_lanes for lane in chosen):
-            raise invalid(f"lanes are numbered from 0 to {rows.num_lanes - 1}")
-        changes = {lane: [*rows.changes.get(lane, ()), change] for lane in chosen}
-        self._rows = replace(rows, changes={**rows.changes, **changes})
+        chosen = range(num_lanes) if lanes is None else integers(lanes, "lanes")
+        if any(not 0 <= lane < num_lanes for lane in chosen):
+            raise invalid(f"lanes are numbered from 0 to {num_lanes - 1}")
+        before = self._changes if self._rows is None else self._rows.changes
+        changes = {**before, **{lane: [*before.get(lane, ()), change] for lane in chosen}}
+        if self._rows is None:
+            self._changes = changes
+        else:
+            self._rows = replace(self._rows, changes=changes)
 
     async def readout(self, rows: Sequence[int], *, top: int | Literal["all"] = 64, need_mass: float = 0.0) -> None:
         """Which rows are read."""
@@ -165,8 +151,10 @@ class ScriptForward:
         """This program draws the token, or judges the guess that the rows are."""
         if isinstance(program, str) and program in VERIFY_RULES:
             program = make_program(VERIFY_RULES[program], {}, self._scope.engine.info.vocab_size)
+        elif isinstance(program, str) and "def " in program:
+            program = make_program(program, {}, self._scope.engine.info.vocab_size)
         if not isinstance(program, ScriptProgram):
-            raise invalid("program must be what lm.program returned")
+            raise invalid("program must be what lm.program returned, or the text of a program")
         if not program.judges:
             program.check(SAMPLE)
             if q is not None:
@@ -221,18 +209,13 @@ class ScriptForward:
             raise invalid("only a pass of embed_next can run again and again: its tokens follow each other")
         if self._attention is not attention:
             raise invalid("attention is told of single passes: run or submit a pass that has on_attention")
-        contexts, program = self._contexts, self._checked()
-        scope = self._scope
-        scope.planned(Feature.FORWARD)
-        async with scope.generating, AsyncExitStack() as stack:
-            for context in contexts:
-                await stack.enter_async_context(context.history.answering(takes_turn=False))
-            num_left = scope.guard.decode_left + 1
-            most = num_left if asked.max_tokens is None else min(asked.max_tokens, num_left)
-            options = replace(asked, max_tokens=most, program=program).options(num_left=most, logprobs=None)
-            options = options if attention is None else replace(options, attention=attention.spec)
-            options.sampling.validate(scope.engine.info.vocab_size)
-            return await _draw(scope, contexts, options, emit=emit)
+        ends = EndPass(
+            contexts=self._contexts,
+            changes=self._changes,
+            program=self._checked(),
+            attention=None if attention is None else attention.spec,
+        )
+        return await ends.run(self._scope, asked, emit=emit)
 
     def _row_pass(self, rows: Rows) -> RowPass:
         if not self._contexts:
@@ -287,28 +270,3 @@ def _checked_seed(seed: object) -> int | None:
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise invalid("seed must be a whole number")
     return seed
-
-
-async def _draw(scope: RunScope, contexts: Sequence[ScriptContext], options: GenerateOptions, *, emit: bool) -> Drawn:
-    first, *others = [context.history.live for context in contexts]
-    start, texts = first.length, []
-    finish_reason: Literal["stop", "length"] = "stop"
-    scope.guard.usage.num_generations += 1
-    async with await first.generate(options, beside=others) as generation:
-        async for step in generation:
-            scope.guard.count_decode(len(step.token_ids))
-            texts.append(step.text)
-            if emit:
-                await scope.emit(step.text)
-            if step.finish_reason == "abort":
-                raise EngineStopped("the engine gave a generation up")
-            if step.finish_reason is not None:
-                finish_reason = step.finish_reason
-    scope.last_finish = ("".join(texts), finish_reason)
-    tokens = first.token_ids[start:]
-    return Drawn(
-        tokens=tokens,
-        finish_reason=finish_reason,
-        probes=probes_by_name(generation.probes, len(tokens)),
-        attention=generation.attention,
-    )

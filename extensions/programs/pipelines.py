@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from engine.request import Probe
 from extensions.programs.ahead import Stop, read_ahead
+from extensions.programs.drawing import Drawn
 from extensions.programs.faults import invalid
-from extensions.programs.forward import Drawn, ScriptForward, ScriptPass
+from extensions.programs.forward import ScriptForward, ScriptPass
 from extensions.programs.options import flag
 from extensions.programs.ordering import PassOrder
 

@@ -274,6 +274,9 @@ class Forward:
     ) -> None:
         """What an adapter does to the rows of `embed` at one of `lm.model.sites`; what comes before them stays.
 
+        After `embed_next` it changes the tokens that the lanes read from here on: the next, and with `run_ahead` all
+        that are drawn. What a context gains is computed again by the context's own adapter when that is next used.
+
         It is the name of a loaded one ("" for the model alone), or a device program whose function is called
         `adapter`: `y + scale * (x @ a) @ b`. It takes the place of what the adapter of the context does there.
         """

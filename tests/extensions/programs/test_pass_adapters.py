@@ -271,9 +271,11 @@ REFUSED: dict[str, tuple[str, str]] = {
         "invalid_argument: layers are numbered",
     ),
     "a lane too far": ('await fwd.adapter("k", "poet", lanes=[1])', "invalid_argument: lanes are numbered"),
-    "no rows": (
-        'await fwd.embed_next([ctx])\nawait fwd.adapter("k", "poet")',
-        "invalid_argument: adapter is of rows",
+    "no lanes": ('await lm.forward().adapter("k", "poet")', "invalid_argument: adapter is of lanes"),
+    "nothing there for a lane that goes on": (
+        'await fwd.embed_next([ctx])\nawait fwd.adapter("q", "quiet")\n'
+        'await fwd.epilogue("def sample(logits):\\n    return argmax(logits)\\n")\nawait fwd.run()',
+        "invalid_argument: the adapter 'quiet' changes",
     ),
     "as a sampler": (
         "await ctx.generate(max_tokens=1, sampler=await lm.program(LORA, a=1.0, b=1.0))",

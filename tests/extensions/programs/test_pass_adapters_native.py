@@ -111,3 +111,32 @@ return [await attended([]), await attended([("q", "")])]
     )
     assert sum(plain) == pytest.approx(1.0, abs=0.01)
     assert same == pytest.approx(plain, abs=0.01)
+
+
+@pytest.mark.parametrize("stage", [None, 8], indirect=True, ids=["at once", "in pieces"])
+async def test_lanes_go_on_with_an_adapter_beside_the_native_step(stage: Stage) -> None:
+    noted, likeliest, plain = await value(
+        stage,
+        """
+PROGRAM = "def sample(logits):\\n    probe.best = max(log_softmax(logits))\\n    return argmax(logits)\\n"
+
+async def ahead(ctx, changes):
+    fwd = lm.forward()
+    await fwd.embed_next([ctx])
+    for change in changes:
+        await fwd.adapter(*change)
+    await fwd.epilogue(PROGRAM)
+    pipe = lm.pipeline()
+    return await pipe.run_ahead(fwd, budget=12, stop=None), pipe.probes["best"]
+
+changes = [(site, "poet") for site in SITES]
+ctx = await lm.context(list(range(30, 75)))
+tokens, noted = await ahead(await ctx.fork(), changes)
+plain = (await ahead(await ctx.fork(), []))[1]
+await ctx.truncate(ctx.length - 1)
+likeliest = [row[0] for row in await looked(lm, ctx, changes, tokens=(74, *tokens[:-1]))]
+return [noted, likeliest, plain]
+""",
+    )
+    assert noted == pytest.approx(likeliest, abs=TOLERANCE)
+    assert noted != pytest.approx(plain, abs=TOLERANCE)
