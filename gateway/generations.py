@@ -29,12 +29,14 @@ class Work:
     Attributes:
         prompt_ids: The prompt.
         options: How.
+        param: The wire's name of the prompt.
         held: A context that has the prompt, to go on from; released with the work.
         keep: Awaited in place of that once the work came to its end: who gave it looks after the context then.
     """
 
     prompt_ids: Sequence[int]
     options: GenerateOptions
+    param: str
     held: LiveContext | None = None
     keep: Callable[[], Awaitable[None]] | None = None
 
@@ -90,7 +92,7 @@ class Generations:
 
     @classmethod
     async def start(
-        cls, runtime: Runtime, work: Sequence[Work], *, payer: Payer, model: str, metrics: Metrics, prompt_param: str
+        cls, runtime: Runtime, work: Sequence[Work], *, payer: Payer, model: str, metrics: Metrics
     ) -> Generations:
         """Hands all prompts to the engine; either all are accepted or none goes on.
 
@@ -100,10 +102,9 @@ class Generations:
             payer: Who pays; told at the end what was used.
             model: The model's name, for whoever pays.
             metrics: Told of what happens.
-            prompt_param: Wire's name of the prompt.
 
         Raises:
-            InvalidRequest: One can never be served; `param` is the wire's name.
+            InvalidRequest: One can never be served; `param` is its name, or that of the field at fault.
             QueueFull: Too many requests wait already.
             EngineStopped: No engine is there.
         """
@@ -119,7 +120,7 @@ class Generations:
                 if one.held is not None:
                     one.held.release()
             if isinstance(error, InvalidRequest) and error.param == "prompt_ids":
-                error.param = prompt_param
+                error.param = work[len(parts)].param
             raise
         num_prompt_tokens = sum(len(part.prompt_ids) for part in work)
         num_choices = sum(part.options.n for part in work)

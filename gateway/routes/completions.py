@@ -26,7 +26,7 @@ from gateway.translate.drafting import drafter_of
 from gateway.translate.head import Head
 from gateway.translate.infill import Infill
 from gateway.translate.programs import text_for_program
-from gateway.translate.prompts import encode_text, truncate_prompt
+from gateway.translate.prompts import check_ids, encode_text, truncate_prompt
 from gateway.translate.sampling import check_limits, to_options
 
 router = APIRouter()
@@ -56,9 +56,9 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
         elif infill is None:
             prompts = [await _encode(runtime.text, number, body, info) for number in range(len(body.prompt))]
         else:
-            prompts = await _arrange(runtime.text, infill, body, info.limit_tokens)
+            prompts = await _arrange(runtime.text, infill, body, info)
             body = body.model_copy(update={"stop_token_ids": [*body.stop_token_ids, *infill.end_ids]})
-        parts = [Work(prompt.ids, _options(body, info, runtime.text, prompt, drafter)) for prompt in prompts]
+        parts = [Work(one.ids, _options(body, info, runtime.text, one, drafter), one.param) for one in prompts]
         if used is not None:
             parts = [used.work(parts[0])]
         work = await Generations.start(
@@ -67,7 +67,6 @@ async def create_completion(request: Request, services: ServicesDep) -> Response
             payer=payer,
             model=model,
             metrics=services.metrics,
-            prompt_param="prompt",
         )
     kv = None if used is None else used.kv
     head = Head.new("cmpl", model=model, fingerprint=info.fingerprint, kv=kv, told=told)
@@ -89,8 +88,7 @@ def _check_limits(body: CompletionRequest, settings: Settings) -> None:
 
 
 async def _encode(text: TextModel, number: int, body: CompletionRequest, info: EngineInfo) -> EncodedPrompt:
-    prompt = body.prompt[number]
-    param = "prompt" if len(body.prompt) == 1 else f"prompt[{number}]"
+    prompt, param = body.prompt[number], _name_of(number, body)
     limit_tokens = info.limit_tokens
     if isinstance(prompt, str):
         ids = await encode_text(text, prompt, limit_tokens, param=param, add_special=body.add_special_tokens)
@@ -100,12 +98,16 @@ async def _encode(text: TextModel, number: int, body: CompletionRequest, info: E
         shown = ""
     if not ids:
         raise BadRequest(f"Invalid '{param}': it must not be empty.", param)
-    if max(ids) >= info.vocab_size:
-        raise BadRequest(f"Invalid '{param}': it holds ids outside the vocabulary of {info.vocab_size}.", param)
+    check_ids(ids, info.vocab_size, param)
     ids = truncate_prompt(ids, body.truncate_prompt_tokens, limit_tokens, body.max_tokens, body.truncation_side)
     if body.echo and (not isinstance(prompt, str) or len(ids) < len(prompt)):
         shown = text.tokenizer.decode(ids, skip_special=body.skip_special_tokens)
-    return EncodedPrompt(shown, ids)
+    return EncodedPrompt(shown, ids, param)
+
+
+def _name_of(number: int, body: CompletionRequest) -> str:
+    """What the client calls one of its prompts."""
+    return "prompt" if len(body.prompt) == 1 else f"prompt[{number}]"
 
 
 async def _behind(text: TextModel, start: Sequence[int], body: CompletionRequest, info: EngineInfo) -> EncodedPrompt:
@@ -113,9 +115,8 @@ async def _behind(text: TextModel, start: Sequence[int], body: CompletionRequest
     (prompt,) = body.prompt
     if isinstance(prompt, str):
         prompt = await encode_text(text, prompt, info.limit_tokens, param="prompt", add_special=False)
-    elif max(prompt, default=0) >= info.vocab_size:
-        raise BadRequest(f"'prompt' holds ids outside the vocabulary of {info.vocab_size}.", "prompt")
-    return EncodedPrompt("", [*start, *prompt])
+    check_ids(prompt, info.vocab_size, "prompt")
+    return EncodedPrompt("", [*start, *prompt], "prompt")
 
 
 def _infill(body: CompletionRequest, text: TextModel) -> Infill | None:
@@ -127,16 +128,18 @@ def _infill(body: CompletionRequest, text: TextModel) -> Infill | None:
     return infill
 
 
-async def _arrange(text: TextModel, infill: Infill, body: CompletionRequest, limit_tokens: int) -> list[EncodedPrompt]:
+async def _arrange(text: TextModel, infill: Infill, body: CompletionRequest, info: EngineInfo) -> list[EncodedPrompt]:
     """Every prompt with the suffix; both are limited, so that neither is tokenised in vain."""
+    limit_tokens = info.limit_tokens
     opening = text.tokenizer.encode("", add_special=body.add_special_tokens)
     after = await encode_text(text, body.suffix, limit_tokens, param="suffix", add_special=False)
     prompts = []
-    for prompt in body.prompt:
-        before = prompt
+    for number, before in enumerate(body.prompt):
+        param = _name_of(number, body)
         if isinstance(before, str):
-            before = await encode_text(text, before, limit_tokens, param="prompt", add_special=False)
-        prompts.append(EncodedPrompt("", infill.arrange(opening, before, after)))
+            before = await encode_text(text, before, limit_tokens, param=param, add_special=False)
+        check_ids(before, info.vocab_size, param)
+        prompts.append(EncodedPrompt("", infill.arrange(opening, before, after), param))
     return prompts
 
 
@@ -151,7 +154,7 @@ def _options(
         info,
         text.tokenizer,
         num_prompt_tokens=len(prompt.ids),
-        prompt_param="prompt",
+        prompt_param=prompt.param,
         max_tokens=body.max_tokens,
         num_logprobs=num_logprobs,
         num_prompt_logprobs=body.num_logprobs if body.echo else None,

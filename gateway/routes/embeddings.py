@@ -70,9 +70,8 @@ async def create_scores(request: Request, services: ServicesDep) -> Response:
         scores, usage = await _compare(request, services, body, info, model)
     else:
         firsts = body.text_1 * len(body.text_2) if len(body.text_1) == 1 else body.text_1
-        is_list = len(body.text_2) > 1
         pairs = [
-            Pair(one, other, f"text_2[{at}]" if is_list else "text_2")
+            Pair(one, other, _place("text_2", body.text_2, at), _place("text_1", body.text_1, at))
             for at, (one, other) in enumerate(zip(firsts, body.text_2, strict=True))
         ]
         reader = PairReader(services.runtime.text, info, body, body.instruction)
@@ -102,7 +101,7 @@ async def _rerank(request: Request, services: Services, *, returns_documents: bo
     if services.runtime.judgement is None:
         scores, usage = await _compare_documents(request, services, body, info, model)
     else:
-        pairs = [Pair(body.query, text, f"documents[{at}]") for at, text in enumerate(body.documents)]
+        pairs = [Pair(body.query, text, f"documents[{at}]", "query") for at, text in enumerate(body.documents)]
         reader = PairReader(services.runtime.text, info, body, body.instruction, body.max_tokens_per_doc)
         scores, usage = await _judge(request, services, body, pairs, model, reader)
     if body.return_documents is not None:
@@ -156,6 +155,11 @@ async def _judge(
         metrics=services.metrics,
     )
     return await unless_disconnected(request.receive, work), usage_of(prompts)
+
+
+def _place(name: str, texts: Sequence[str], at: int) -> str:
+    """What the client calls one of its texts; one alone has no number."""
+    return f"{name}[{at}]" if len(texts) > 1 else name
 
 
 def _check_instruction(instruction: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from extensions.errors import ProgramInvalid
-from gateway.errors import diagnostics_body
+from gateway.errors import BadRequest, diagnostics_body
 from gateway.openapi import takes
 from gateway.programs.finding import Registered
 from gateway.routes.answering import json_response
@@ -53,7 +53,9 @@ async def list_extensions(
     if name is not None:
         versions = [one.body(source=False) for one in await programs.all_versions(name, owner)]
         ids = [version["id"] for version in versions]
-        start = ids.index(after) + 1 if after in ids else 0
+        if after is not None and after not in ids:
+            raise BadRequest(f"'after' names no version of this list: '{after}'.", "after")
+        start = 0 if after is None else ids.index(after) + 1
         return json_response(_page(versions[start:], limit))
     behind = (after or "").partition("@")[0]
     names = [one for one in await programs.names(owner) if one > behind]

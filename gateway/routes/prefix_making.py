@@ -26,7 +26,7 @@ from gateway.state.prefixes import PrefixRecord
 from gateway.tenancy.payer import Payer
 from gateway.translate.behind import PrefixStart, write_messages
 from gateway.translate.chat_work import tool_format_of
-from gateway.translate.prompts import chat_fields, encode_text
+from gateway.translate.prompts import chat_fields, check_ids, encode_text
 from gateway.translate.responses_input import chat_request
 from gateway.translate.responses_object import Body, is_over
 
@@ -119,8 +119,7 @@ async def _start(services: Services, body: PrefixRequest, info: EngineInfo) -> P
         ids = await encode_text(text, body.input, info.limit_tokens, param="input", add_special=True)
     else:
         ids = body.tokens or []
-        if max(ids) >= info.vocab_size:
-            raise BadRequest(f"'tokens' holds ids outside the vocabulary of {info.vocab_size}.", "tokens")
+        check_ids(ids, info.vocab_size, "tokens")
     if len(ids) > info.limit_tokens:
         param = "tokens" if body.input is None else "input"
         raise BadRequest(f"'{param}' has {len(ids)} tokens, at most {info.limit_tokens} are possible.", param)

@@ -133,7 +133,6 @@ async def _begin(
                 payer=payer,
                 model=model,
                 metrics=services.metrics,
-                prompt_param="messages",
             )
     return Turn(
         services=services,

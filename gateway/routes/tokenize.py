@@ -19,7 +19,7 @@ from gateway.services import ServicesDep, read_body
 from gateway.settings import Settings
 from gateway.tools.offers import names_of
 from gateway.translate.chat_work import prepare_chat, tool_format_of
-from gateway.translate.prompts import encode_messages, encode_text
+from gateway.translate.prompts import check_ids, encode_messages, encode_text
 from gateway.translate.sampling import check_limits
 
 router = APIRouter()
@@ -89,11 +89,8 @@ async def detokenize(request: Request, services: ServicesDep) -> Response:
     body = await read_body(request, DetokenizeRequest)
     services.models.resolve(body.model)
     info = await services.engine_info()
-    limit_tokens, vocab_size = info.limit_tokens * MAX_CONTEXTS, info.vocab_size
+    limit_tokens = info.limit_tokens * MAX_CONTEXTS
     if len(body.tokens) > limit_tokens:
         raise BadRequest(f"'tokens' has more than {limit_tokens} ids.", "tokens", "array_above_max_length")
-    for position, token_id in enumerate(body.tokens):
-        if token_id >= vocab_size:
-            reason = f"token id {token_id} is outside the vocabulary of {vocab_size}"
-            raise BadRequest(f"Invalid 'tokens[{position}]': {reason}.", f"tokens[{position}]")
+    check_ids(body.tokens, info.vocab_size, "tokens")
     return json_response({"prompt": services.runtime.text.tokenizer.decode(body.tokens, skip_special=False)})

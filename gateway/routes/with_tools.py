@@ -129,7 +129,6 @@ async def begin_turn(
                 payer=payer,
                 model=model,
                 metrics=services.metrics,
-                prompt_param="messages",
             )
         return running, work.form(chat, text, settings)
 

@@ -1,5 +1,8 @@
 """What all wire models share: null means omitted, wrong types are refused with the field's path, extra fields pass.
 
+A path is written the same way everywhere: `.name` for a member of an object, whatever the name is, and `[2]` for an
+entry of a list, counted from 0: `messages[0].content`, `logit_bias.5`.
+
 Every integer of a request is bounded by one of the types here: nothing larger than 64 bits gets past validation.
 """
 
@@ -9,7 +12,7 @@ import codecs
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic_core
@@ -148,7 +151,7 @@ def validate(model: type[M], data: dict[str, Any]) -> M:
     try:
         parsed = model.model_validate(data)
     except ValidationError as error:
-        raise _field_error(error) from None
+        raise _field_error(error, data) from None
     _report_extras(model, data)
     return parsed
 
@@ -161,19 +164,62 @@ def _report_extras(model: type[WireModel], data: dict[str, Any]) -> None:
             log.info("ignoring unknown request field %.80r", name)
 
 
-def _field_error(error: ValidationError) -> BadRequest:
+def exactly_one(*, needed: bool = True, **given: object) -> None:
+    """Refuses an object that has none or several of some fields; the error names one of them.
+
+    Args:
+        needed: Whether there must be one.
+        given: Each field, None where the client left it out.
+
+    Raises:
+        PydanticCustomError: There is none that is needed, or a second.
+    """
+    found = [name for name, value in given.items() if value is not None]
+    if needed and not found:
+        others = ", ".join(f"'{name}'" for name in [*given][:-1])
+        context = {"at": f".{next(iter(given))}", "names": f"{others} or '{[*given][-1]}'"}
+        raise PydanticCustomError(_MISSING_ONE, "{names}", context)
+    if len(found) > 1:
+        message = "it cannot be used together with '{other}'"
+        raise PydanticCustomError("exclusive", message, {"at": f".{found[1]}", "other": found[0]})
+
+
+_MISSING_ONE = "missing_one"
+
+
+def _field_error(error: ValidationError, data: object) -> BadRequest:
     first, loc = _first_fault(error.errors(include_url=False, include_input=False))
-    places = [part for part in loc if not str(part).startswith((TAG, "[key]"))]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in places).lstrip(".")
-    path += first.get("ctx", {}).get("at", "")
+    path = _path([part for part in loc if not str(part).startswith((TAG, "[key]"))], data)
+    path = (path + first.get("ctx", {}).get("at", "")).lstrip(".")
     if first["type"] == "missing":
         return BadRequest(f"Missing required parameter: '{path}'.", path)
+    if first["type"] == _MISSING_ONE:
+        return BadRequest(f"Missing required parameter: {first['msg']}{_of_object(path)}.", path)
     if first["type"] == "extra_forbidden":
         return BadRequest(f"Unknown parameter: '{path[:200]}'.", path[:200], "unknown_parameter")
     if not path:
         return BadRequest(f"The request body is not valid: {first['msg']}.")
     code = "invalid_type" if first["type"].endswith(("_type", "_parsing")) else None
     return BadRequest(f"Invalid '{path}': {first['msg']}.", path, code)
+
+
+def _of_object(path: str) -> str:
+    """Says where a member is, if not in the body itself."""
+    parent = path.rpartition(".")[0]
+    return f" of '{parent}'" if parent else ""
+
+
+def _path(places: Iterable[int | str], value: object) -> str:
+    """The path of a place in what the client sent; whole numbers are names there if the client has an object there."""
+    path = ""
+    for place in places:
+        if isinstance(value, dict):
+            path += f".{place}"
+            value = value.get(str(place))
+        else:
+            path += f"[{place}]" if isinstance(place, int) else f".{place}"
+            value = value[place] if isinstance(value, list) and isinstance(place, int) and place < len(value) else None
+    return path.lstrip(".")
 
 
 def _first_fault(errors: list[ErrorDetails]) -> tuple[ErrorDetails, tuple[int | str, ...]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.schemas.base import MAX_FIELDS, WireModel
+from gateway.schemas.base import MAX_FIELDS, WireModel, exactly_one
 
 Source = Annotated[str, Field(min_length=1)]
 
@@ -37,10 +37,11 @@ class ExtensionFields(WireModel):
 
     @model_validator(mode="after")
     def _check_program(self) -> Self:
-        if sum(one is not None for one in (self.source, self.name, self.sampler)) != 1:
-            raise PydanticCustomError("exclusive", "it needs exactly one of 'source', 'name' and 'sampler'", {})
-        if self.sampler is not None and (self.limits or self.strict_path == "fused"):
-            raise PydanticCustomError("exclusive", "'sampler' has no limits, and runs on the device lane", {})
+        exactly_one(source=self.source, name=self.name, sampler=self.sampler)
+        if self.sampler is not None and self.limits:
+            raise PydanticCustomError("exclusive", "a 'sampler' has no limits", {"at": ".limits"})
+        if self.sampler is not None and self.strict_path == "fused":
+            raise PydanticCustomError("exclusive", "a 'sampler' runs on the device lane", {"at": ".strict_path"})
         if self.sampler is not None and self.detached:
             raise PydanticCustomError("exclusive", "a plain request cannot be detached", {"at": ".detached"})
         return self

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from extensions.programs.prefixes import MAX_ALLOWED, Visibility, name_error
-from gateway.schemas.base import MAX_FIELDS, FiniteFloat, TokenId, WireModel
+from gateway.schemas.base import MAX_FIELDS, FiniteFloat, TokenId, WireModel, exactly_one
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.messages import Message
 from gateway.schemas.tools import Tool
@@ -47,8 +47,7 @@ class PrefixUse(WireModel):
 
     @model_validator(mode="after")
     def _check_reference(self) -> Self:
-        if (self.id is None) == (self.name is None):
-            raise PydanticCustomError("exclusive", "it needs one of 'id' and 'name'", {})
+        exactly_one(id=self.id, name=self.name)
         if self.id is not None and not self.id.startswith("pfx_"):
             raise PydanticCustomError("prefix_id", "it must begin with 'pfx_'", {"at": ".id"})
         return self
@@ -76,8 +75,7 @@ class PrefixProgram(WireModel):
 
     @model_validator(mode="after")
     def _check_reference(self) -> Self:
-        if (self.source is None) == (self.name is None):
-            raise PydanticCustomError("exclusive", "it needs one of 'source' and 'name'", {})
+        exactly_one(source=self.source, name=self.name)
         return self
 
     @property
@@ -121,10 +119,13 @@ class PrefixRequest(WireModel):
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
-        given = (self.messages, self.input, self.tokens, self.response_id, self.program)
-        if sum(one is not None for one in given) != 1:
-            message = "it needs one of 'messages', 'input', 'tokens', 'response_id' and 'program'"
-            raise PydanticCustomError("exclusive", message, {"at": "messages"})
+        exactly_one(
+            messages=self.messages,
+            input=self.input,
+            tokens=self.tokens,
+            response_id=self.response_id,
+            program=self.program,
+        )
         if self.tools and self.messages is None:
             raise PydanticCustomError("exclusive", "it needs 'messages'", {"at": "tools"})
         return self

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from gateway.schemas.base import MAX_FIELDS, StrictModel, TokenId
+from gateway.schemas.base import MAX_FIELDS, StrictModel, TokenId, exactly_one
 from gateway.schemas.chat import MAX_MESSAGES, MAX_TOOLS
 from gateway.schemas.extensions import ExtensionFields, Source
 from gateway.schemas.messages import Message
@@ -50,8 +49,7 @@ class RunRequest(StrictModel):
 
     @model_validator(mode="after")
     def _check_program(self) -> Self:
-        if (self.source is None) == (self.name is None):
-            raise PydanticCustomError("exclusive", "it needs exactly one of 'source' and 'name'", {})
+        exactly_one(source=self.source, name=self.name)
         return self
 
     @property

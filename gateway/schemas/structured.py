@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.schemas.base import WireModel
+from gateway.schemas.base import WireModel, exactly_one
 
 
 def _check_schema(value: object) -> object:
@@ -89,10 +89,14 @@ class StructuredOutputs(WireModel):
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
-        given = [value for value in (self.json_, self.regex, self.choice, self.grammar) if value is not None]
-        if len(given) + self.json_object > 1:
-            message = "it must have only one of json, regex, choice, grammar and json_object"
-            raise PydanticCustomError("exclusive", message)
+        exactly_one(
+            needed=False,
+            json=self.json_,
+            regex=self.regex,
+            choice=self.choice,
+            grammar=self.grammar,
+            json_object=self.json_object or None,
+        )
         return self
 
 

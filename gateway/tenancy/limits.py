@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gateway.tenancy.windows import check_window
 
@@ -87,6 +87,12 @@ class TenantLimits(KeyLimits):
             "resident_kib": "cap",
             "weight": "weight",
         }
+
+
+def reason_of(error: ValidationError) -> str:
+    """Why limits are none, in one sentence."""
+    first = error.errors()[0]
+    return str(first.get("ctx", {}).get("error", first["msg"]))
 
 
 def _text(value: int | str | None) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic import ValidationError
 
 from gateway.errors import BadRequest, Conflict
 from gateway.schemas.admin import ConfigurationFile, KeyEntry, TenantEntry
 from gateway.state.tenancy import Record, TenancyStore
 from gateway.tenancy.directory import audit_line, checked_name, scopes_text
-from gateway.tenancy.limits import KeyLimits, TenantLimits
+from gateway.tenancy.limits import KeyLimits, TenantLimits, reason_of
 from gateway.tenancy.principal import ALL_SCOPES, Principal
 
 VERSION = 1
@@ -64,19 +67,20 @@ async def import_configuration(
         QuotaStoreUnavailable: Redis did not answer.
     """
     _check_once(file)
-    tenants = {one.id: _tenant_fields(one, place) for place, one in enumerate(file.tenants)}
-    keys = [(one.id, tenant.id, _key_fields(one, tenant.id)) for tenant in file.tenants for one in tenant.keys]
-    keys += [(one.id, "", _key_fields(one, "")) for one in file.admin_keys]
+    tenants = {one.id: _tenant_fields(one, f"tenants[{place}]") for place, one in enumerate(file.tenants)}
+    placed = list(_placed_keys(file))
+    keys = [(one.id, tenant_id, _key_fields(one, tenant_id, at)) for at, tenant_id, one in placed]
     old_keys = {key_id: await store.key(key_id) for key_id, _, _ in keys}
-    for key_id, tenant_id, _ in keys:
-        old = old_keys[key_id]
+    for at, tenant_id, one in placed:
+        old = old_keys[one.id]
         if old is not None and old.get("tenant", "") != tenant_id:
-            raise Conflict(f"The key '{key_id}' belongs to another tenant.")
+            raise Conflict(f"The key '{one.id}' belongs to another tenant.", f"{at}.id")
     old_tenants = {tenant_id: await store.tenant(tenant_id) for tenant_id in tenants}
-    for tenant_id, fields in tenants.items():
+    for place, (tenant_id, fields) in enumerate(tenants.items()):
         old = old_tenants[tenant_id]
         if old is not None and old["state"] == "archived" != fields["state"]:
-            raise Conflict(f"The tenant '{tenant_id}' is archived here, and cannot be made active again.")
+            message = f"The tenant '{tenant_id}' is archived here, and cannot be made active again."
+            raise Conflict(message, f"tenants[{place}].limits.state")
     changes = Changes()
     for tenant_id, fields in tenants.items():
         old = old_tenants[tenant_id]
@@ -104,33 +108,55 @@ def _note(changes: Changes, record_id: str, old: Mapping[str, str] | None, field
 
 
 def _check_once(file: ConfigurationFile) -> None:
-    ids = [one.id for one in file.tenants]
-    ids += [key.id for one in file.tenants for key in one.keys] + [key.id for key in file.admin_keys]
-    twice = next((one for one in ids if ids.count(one) > 1), None) if len(set(ids)) < len(ids) else None
-    if twice is not None:
-        raise BadRequest(f"'{twice}' is in the file more than once.", "tenants")
+    seen: set[str] = set()
+    places = [(f"tenants[{place}]", one.id) for place, one in enumerate(file.tenants)]
+    for at, one in [*places, *((at, key.id) for at, _, key in _placed_keys(file))]:
+        if one in seen:
+            raise BadRequest(f"'{one}' is in the file more than once.", f"{at}.id")
+        seen.add(one)
 
 
-def _tenant_fields(entry: TenantEntry, place: int) -> Record:
+def _placed_keys(file: ConfigurationFile) -> Iterator[tuple[str, str, KeyEntry]]:
+    """Every key with its path in the file, and whose it is; an administrator's is nobody's."""
+    for place, tenant in enumerate(file.tenants):
+        for number, key in enumerate(tenant.keys):
+            yield f"tenants[{place}].keys[{number}]", tenant.id, key
+    for number, key in enumerate(file.admin_keys):
+        yield f"admin_keys[{number}]", "", key
+
+
+@contextmanager
+def _inside(at: str) -> Iterator[None]:
+    """Errors of a part of the file name its field by the path in the file."""
+    try:
+        yield
+    except BadRequest as error:
+        error.param = f"{at}.{error.param}"
+        raise
+
+
+def _tenant_fields(entry: TenantEntry, at: str) -> Record:
     limits = entry.limits.model_dump(exclude_none=True, exclude={"state"})
     try:
         fields = TenantLimits.model_validate(limits).fields()
-    except ValueError:
-        raise BadRequest(
-            f"Invalid 'tenants[{place}].limits.kv_window'.", f"tenants[{place}].limits.kv_window"
-        ) from None
+    except ValidationError as error:
+        param = f"{at}.limits.kv_window"
+        raise BadRequest(f"Invalid '{param}': {reason_of(error)}.", param) from None
     state = entry.limits.state or "active"
-    return {"name": checked_name(entry.name), "state": state, "created": str(entry.created_at), **fields}
+    with _inside(at):
+        return {"name": checked_name(entry.name), "state": state, "created": str(entry.created_at), **fields}
 
 
-def _key_fields(entry: KeyEntry, tenant_id: str) -> Record:
-    # What has no scope by mistake must not become a key that may do all.
-    scopes = scopes_text(() if entry.scopes in ("", ALL_SCOPES) else entry.scopes.split(" ")) if tenant_id else ""
+def _key_fields(entry: KeyEntry, tenant_id: str, at: str) -> Record:
+    with _inside(at):
+        # What has no scope by mistake must not become a key that may do all.
+        scopes = scopes_text(() if entry.scopes in ("", ALL_SCOPES) else entry.scopes.split(" ")) if tenant_id else ""
+        checked_name(entry.name)
     return {
         "hash": entry.hash,
         "tail": entry.tail,
         "tenant": tenant_id,
-        "name": checked_name(entry.name),
+        "name": entry.name,
         "scopes": scopes,
         "created": str(entry.created_at),
         "expires": str(entry.expires_at * 1000) if entry.expires_at else "",

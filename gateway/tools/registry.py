@@ -89,7 +89,7 @@ class ToolRegistry:
         try:
             await self._store.register(owner, entry.name, record)
         except ToolsFull as error:
-            raise BadRequest(f"The tool was not registered: {error}.", None, "tools_full") from None
+            raise BadRequest(f"The tool was not registered: {error}.", entry.name_field, "tools_full") from None
         return entry
 
     async def remove(self, name: str, owner: str) -> None:
@@ -100,7 +100,7 @@ class ToolRegistry:
             StoreUnavailable: Redis did not answer.
         """
         if self._store is None or await self._store.read(owner, name) is None:
-            raise NotFound(f"You have registered no tool '{name[:200]}' here.", None, "tool_not_found")
+            raise NotFound(f"You have registered no tool '{name[:200]}' here.", "tool_id", "tool_not_found")
         await self._store.remove(owner, name)
 
     async def aclose(self) -> None:

@@ -49,7 +49,7 @@ class ChatWork:
     @property
     def work(self) -> Work:
         """For the engine."""
-        return Work(self.prompt_ids, self.options)
+        return Work(self.prompt_ids, self.options, "messages")
 
     def form(self, request: ChatRequest, text: TextModel, settings: Settings) -> ChatForm:
         """How the answers are written."""

@@ -22,10 +22,12 @@ class EncodedPrompt:
     Attributes:
         text: As the client wrote it; ids are detokenised. Only read by `echo`.
         ids: Its tokens.
+        param: The wire's name of it.
     """
 
     text: str
     ids: list[int]
+    param: str
 
     def echo(self, tokens: Sequence[TokenText]) -> str:
         """The prompt as it is repeated: where its tokens are listed, the text they join to."""

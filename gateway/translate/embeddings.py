@@ -12,7 +12,7 @@ from gateway.errors import BadRequest, PromptTooLong
 from gateway.schemas.completions import Prompt
 from gateway.schemas.embeddings import PooledFields, RerankRequest
 from gateway.translate.head import Head
-from gateway.translate.prompts import INLINE_CHARS, encode_text
+from gateway.translate.prompts import INLINE_CHARS, check_ids, encode_text
 
 MAX_CONTEXTS = 16
 """Text of more than this many contexts is not tokenised just to be cut."""
@@ -64,7 +64,7 @@ class InputReader:
 
     async def _encode(self, one: Prompt, param: str, keep: int | None) -> list[int]:
         if not isinstance(one, str):
-            self._check_ids(one, param)
+            check_ids(one, self._vocab_size, param)
             return self._fit(one, (), param, keep)
         closing = self._text.tokenizer.closing_ids if self._adds_special else ()
         limit = self._limit_tokens if keep is None else self._limit_tokens * MAX_CONTEXTS
@@ -83,14 +83,6 @@ class InputReader:
         if len(ids) > self._limit_tokens:
             raise PromptTooLong(self._limit_tokens, len(ids), param)
         return ids
-
-    def _check_ids(self, ids: Sequence[int], param: str) -> None:
-        if max(ids) < self._vocab_size:
-            return
-        position = next(at for at, token_id in enumerate(ids) if token_id >= self._vocab_size)
-        at = f"{param}[{position}]"
-        reason = f"token id {ids[position]} is outside the vocabulary of {self._vocab_size}"
-        raise BadRequest(f"Invalid '{at}': {reason}.", at)
 
 
 def kept(keep: int | None, param: str, limit_tokens: int) -> int | None:

@@ -30,11 +30,13 @@ class Pair(NamedTuple):
         query: What is looked for.
         document: Where.
         param: The wire's name for the document.
+        query_param: The wire's name for the query.
     """
 
     query: str
     document: str
     param: str
+    query_param: str
 
 
 class PairReader:
@@ -84,7 +86,22 @@ class PairReader:
             BadRequest: One is no text, or the template refuses it; `param` names it.
             PromptTooLong: One is too long and may not be cut.
         """
-        return [await self._encode(pair) for pair in pairs]
+        return [await self._read(pair) for pair in pairs]
+
+    async def _read(self, pair: Pair) -> list[int]:
+        try:
+            return await self._encode(pair)
+        except PromptTooLong as error:
+            if self._is_too_long(pair.query):
+                error.param = pair.query_param
+            raise
+
+    def _is_too_long(self, query: str) -> bool:
+        """Whether no document would fit behind it."""
+        tokenizer = self._text.tokenizer
+        if tokenizer.cannot_fit(query, self._limit):
+            return True
+        return len(tokenizer.encode(self._plain(query), add_special=False)) >= self._limit
 
     async def _encode(self, pair: Pair) -> list[int]:
         query, document = self._plain(pair.query), self._plain(pair.document)

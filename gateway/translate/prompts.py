@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from engine.text.errors import InvalidText, TemplateError
@@ -41,6 +42,19 @@ async def encode_text(text: TextModel, prompt: str, limit_tokens: int, *, param:
         return await asyncio.to_thread(text.tokenizer.encode, prompt, add_special=add_special)
     except InvalidText as error:
         raise BadRequest(f"Invalid '{param}': {error.message}.", param) from None
+
+
+def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
+    """Refuses a prompt of ids that are not all in the vocabulary.
+
+    Raises:
+        BadRequest: One is not; `param` names it.
+    """
+    if max(ids, default=0) < vocab_size:
+        return
+    place = next(place for place, token_id in enumerate(ids) if token_id >= vocab_size)
+    at = f"{param}[{place}]"
+    raise BadRequest(f"Invalid '{at}': token id {ids[place]} is outside the vocabulary of {vocab_size}.", at)
 
 
 async def encode_messages(

@@ -130,6 +130,10 @@ async def test_pairs_are_scored_and_an_instruction_changes_what_is_asked(client:
 async def test_documents_that_are_too_long_are_refused_or_cut(client: httpx.AsyncClient, directory: Path) -> None:
     long = ["bread", "Paris " * 800]
     await refused(client, rerank(documents=long), "/rerank", param="documents[1]")
+    await refused(client, rerank(query=long[1]), "/rerank", param="query")
+    pairs = {"model": MODEL, "text_1": ["bread", "bread"], "text_2": ["bread", "bread"]}
+    await refused(client, pairs | {"text_1": long}, "/score", param="text_1[1]")
+    await refused(client, pairs | {"text_2": long}, "/score", param="text_2[1]")
     cut = await whole(client, rerank(documents=long, max_tokens_per_doc=8), "/rerank")
     tokenizer = TextModel.load(directory).tokenizer
     kept = tokenizer.decode(tokenizer.encode(long[1], add_special=False)[:8])

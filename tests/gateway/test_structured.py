@@ -258,7 +258,7 @@ REFUSED: dict[str, tuple[Body, str]] = {
     "a choice that is no text": ({"guided_choice": [1]}, "guided_choice[0]"),
     "an empty choice": ({"guided_choice": [""]}, "guided_choice"),
     "a bad grammar": ({"structured_outputs": {"grammar": "start: ("}}, "structured_outputs"),
-    "two forms": ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
+    "two forms": ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
     "two fields": (
         {"response_format": {"type": "json_object"}, "structured_outputs": {"choice": ["b"]}},
         "structured_outputs",

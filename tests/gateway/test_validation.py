@@ -219,9 +219,12 @@ async def test_g_50_an_empty_prompt_is_refused(
     ("prompt", "param"),
     [
         (["a", ""], "prompt[1]"),
-        ([[1], [2**30]], "prompt[1]"),
-        ([1, 2**30], "prompt"),
+        ([[1], [2**30]], "prompt[1][0]"),
+        ([1, 2**30], "prompt[1]"),
         (["a", "x" * 1_000_000], "prompt[1]"),
+        (["a", "b", "x" * 4092, "c"], "prompt[2]"),
+        ([[5], [5] * 4092], "prompt[1]"),
+        (["x" * 4092], "prompt"),
     ],
 )
 @pytest.mark.parametrize("more", [{}, {"echo": True}, {"stream": True}])
@@ -435,8 +438,8 @@ async def test_stream_options_pass_where_the_operator_is_lenient(engine: Scripte
         ([2**70], "prompt[0]"),
         ([[1], [5, 10**400]], "prompt[1][1]"),
         ([[1], []], "prompt[1]"),
-        ([10**9], "prompt"),
-        ([[1], [10**9]], "prompt[1]"),
+        ([10**9], "prompt[0]"),
+        ([[1], [10**9]], "prompt[1][0]"),
         ([-1], "prompt[0]"),
         ({}, "prompt"),
         ([1.5], "prompt[0]"),

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request
+from pydantic import ValidationError
 
 from gateway.errors import BadRequest, NotFound, QuotaStoreUnavailable
 from gateway.schemas.base import WireModel, parse_json, validate
 from gateway.services import Services
 from gateway.tenancy.build import Tenancy
-from gateway.tenancy.limits import KeyLimits
+from gateway.tenancy.limits import KeyLimits, reason_of
 from gateway.tenancy.middleware import NO_TENANTS
 from gateway.tenancy.principal import Principal, principal_of
 
@@ -63,10 +64,8 @@ def changed_limits(old: L, body: WireModel, given: set[str]) -> L:
         old = old.model_copy(update={"kv_window": "month@UTC"})
     try:
         return type(old).model_validate({**old.model_dump(), **fields})
-    except ValueError as error:
-        reason = str(error).splitlines()[2].strip() if len(str(error).splitlines()) > 2 else str(error)
-        reason = reason.removeprefix("Value error, ").partition(" [type=")[0]
-        raise BadRequest(f"Invalid 'kv_window': {reason}.", "kv_window") from None
+    except ValidationError as error:
+        raise BadRequest(f"Invalid 'kv_window': {reason_of(error)}.", "kv_window") from None
 
 
 def page_of(data: Sequence[Mapping[str, Any]], *, limit: int, after: str | None) -> dict[str, Any]:

@@ -34,7 +34,8 @@ async def update_rate_limit(project_id: str, rate_limit_id: str, request: Reques
     """Changes requests and tokens per minute; null takes a limit away."""
     directory = tenancy_of(services).directory
     if rate_limit_id != LIMIT_ID:
-        raise NotFound(f"No rate limit has the id '{rate_limit_id[:100]}'; the only one is '{LIMIT_ID}'.")
+        message = f"No rate limit has the id '{rate_limit_id[:100]}'; the only one is '{LIMIT_ID}'."
+        raise NotFound(message, "rate_limit_id")
     body, given = await read_change(request, RateLimitUpdate)
     tenant = await directory.tenant(project_id)
     changes = {

@@ -121,8 +121,8 @@ async def test_a_program_that_leaves_no_context_is_told_by_name(engine: Scripted
         ({"source": main_of(RETURNS), "limits": {"decode_tokens": 1}}, 400, None, "limit_exceeded"),
         ({"source": main_of(RETURNS), "limits": {"none": 1}}, 400, "program.limits.none", "invalid_argument"),
         ({"source": main_of(RETURNS), "args": 1}, 400, "program.args", "invalid_type"),
-        ({"source": "x", "name": "y"}, 400, "program", None),
-        ({}, 400, "program", None),
+        ({"source": "x", "name": "y"}, 400, "program.name", None),
+        ({}, 400, "program.source", None),
     ],
 )
 async def test_what_is_wrong_with_the_program_is_told_and_nothing_is_kept(
@@ -137,8 +137,8 @@ async def test_what_is_wrong_with_the_program_is_told_and_nothing_is_kept(
 
 async def test_a_program_goes_with_nothing_else_that_could_be_kept(here: Worker) -> None:
     error = problem(await here.ann.post(PREFIXES, json=body(input="a text")), 400)
-    assert error["param"] == "messages"
-    assert "'program'" in error["message"]
+    assert error["param"] == "program"
+    assert "'input'" in error["message"]
 
 
 async def test_a_client_that_leaves_ends_the_program(engine: ScriptedEngine, model: TextModel, here: Worker) -> None:

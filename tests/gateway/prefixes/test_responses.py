@@ -75,7 +75,7 @@ async def test_turns_before_go_behind_the_prefix_too_if_it_is_named_again(
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools"),
         ({"extension": {"name": "x"}}, "extension"),
         ({"model": "ext:x"}, "prefix"),
-        ({"prefix": {}}, "prefix"),
+        ({"prefix": {}}, "prefix.id"),
     ],
 )
 async def test_what_cannot_go_behind_a_prefix_is_refused(
@@ -165,7 +165,7 @@ async def test_no_prefix_is_made_of_what_is_not_there_or_has_not_ended(
     refused = await here.ann.post(PREFIXES, json={"name": "r", "response_id": queued["id"]})
     assert error_of(refused, 400)["param"] == "response_id"
     both = await here.ann.post(PREFIXES, json={"name": "r", "response_id": response["id"], "messages": SYSTEM})
-    assert error_of(both, 400)["param"] == "messages"
+    assert error_of(both, 400)["param"] == "response_id"
 
 
 async def keyed(client: httpx.AsyncClient, key: str = "k", **fields: Any) -> httpx.Response:

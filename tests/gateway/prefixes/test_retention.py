@@ -188,7 +188,7 @@ async def test_what_cannot_be_kept_is_refused_before_any_work(
     [
         (TEXT, text(prompt=["a", "b"]), "prompt"),
         (TEXT, text(best_of=2), "best_of"),
-        (TEXT, text(prompt=[10**6]), "prompt"),
+        (TEXT, text(prompt=[10**6]), "prompt[0]"),
         (TEXT, text(prompt=[]), "prompt"),
         (RESPONSES, ask(tools=[{"type": "mcp", "server_label": "x"}]), "tools"),
     ],

@@ -57,6 +57,12 @@ async def test_the_newest_version_that_is_meant_runs(client: httpx.AsyncClient) 
     assert answer.json()["error"]["code"] == "extension_not_found"
     listed = (await client.get(PATH, params={"name": "grown"})).json()
     assert [one["version"] for one in listed["data"]] == ["2.0.0-rc.1", "1.10.0", "1.9.0", "0.5.0"]
+    behind = (await client.get(PATH, params={"name": "grown", "after": "grown@1.10.0"})).json()
+    assert [one["version"] for one in behind["data"]] == ["1.9.0", "0.5.0"]
+    answer = await client.get(PATH, params={"name": "grown", "after": "grown@7.0.0"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "after")
+    answer = await client.delete(f"{PATH}/grown@7.0.0")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (404, "extension_id")
 
 
 async def test_a_version_never_changes(client: httpx.AsyncClient) -> None:

@@ -312,10 +312,18 @@ async def test_a_file_that_is_wrong_somewhere_changes_nothing(served: Served) ->
     answer = await send(served, "/v1/admin/import", bad_window)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tenants[1].limits.kv_window")
     twice = {**file, "tenants": [one, one]}
-    assert (await send(served, "/v1/admin/import", twice)).status_code == 400
+    answer = await send(served, "/v1/admin/import", twice)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tenants[1].id")
+    unnamed = {**file, "tenants": [one, {**two, "keys": [{**two["keys"][0], "name": "\n"}]}]}
+    answer = await send(served, "/v1/admin/import", unnamed)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tenants[1].keys[0].name")
+    unknown = {**file, "tenants": [one, {**two, "keys": [{**two["keys"][0], "scopes": "all"}]}]}
+    answer = await send(served, "/v1/admin/import", unknown)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tenants[1].keys[0].scopes")
     stolen = {**file, "tenants": [{**one, "keys": [*one["keys"], *two["keys"]]}]}
     answer = await send(served, "/v1/admin/import", stolen)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (409, "conflict", "tenants[0].keys[1].id")
     assert (await served.get("/v1/admin/export", ADMIN_KEY)).json() == file
     assert (await served.chat(key.value)).status_code == (await served.chat(other.value)).status_code == 200
     await served.directory.change_tenant(BY, await served.tenant_of(other), state="archived")

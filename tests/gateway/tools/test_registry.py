@@ -51,8 +51,8 @@ async def test_a_tool_is_registered_listed_read_replaced_and_forgotten(client: h
     assert (await client.get("/v1/tools/mine")).json()["description"] == "Better."
     assert (await client.delete("/v1/tools/mine")).json() == {"id": "mine", "object": "tool.deleted", "deleted": True}
     error = error_of(await client.get("/v1/tools/mine"), 404)
-    assert error["code"] == "tool_not_found"
-    error_of(await client.delete("/v1/tools/mine"), 404)
+    assert (error["code"], error["param"]) == ("tool_not_found", "tool_id")
+    assert error_of(await client.delete("/v1/tools/mine"), 404)["param"] == "tool_id"
 
 
 async def test_a_secret_is_told_to_nobody(client: httpx.AsyncClient) -> None:
