@@ -93,6 +93,12 @@ CASES: dict[str, tuple[Body, Callable[[Body], bool]]] = {
         {"budget": 48, "stride": 12, "max_tokens": 96, "temperature": 1.0, "seed": 7},
         lambda one: stays_small(one) and result(one)["kept"] <= 64,
     ),
+    "quest": (
+        {"budget": 48, "stride": 12, "max_tokens": 96, "temperature": 1.0, "seed": 7},
+        lambda one: (
+            stays_small(one) and max(result(one)["bytes"]) < result(one)["all"] and usage(one)["generations"] == 8
+        ),
+    ),
     "beam_search": (
         {"beams": 3, "max_tokens": 8},
         lambda one: (
