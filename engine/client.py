@@ -12,7 +12,7 @@ from engine.errors import ContextTooLong, InvalidRequest, UnsupportedReadout
 from engine.kv.commands import AccountCommand
 from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
-from engine.request import DrafterSpec, EngineInfo, GenerateRequest, ProgramSpec, Proposal, TokenEvent
+from engine.request import ConstraintSpec, DrafterSpec, EngineInfo, GenerateRequest, ProgramSpec, Proposal, TokenEvent
 from engine.sampling.params import MAX_LOGPROBS
 from engine.stats import AccountCharge, EngineStats
 
@@ -86,6 +86,16 @@ class EngineClient(Protocol):
             EngineStopped: No engine is there.
             SequenceNotFound: Its context is not there.
             LeaseLost: What was kept for its context is gone, and its holder wanted to be told so.
+        """
+        ...
+
+    async def compile(self, constraint: ConstraintSpec) -> None:
+        """Has a constraint compiled before a request needs it, and waits until it is.
+
+        Raises:
+            InvalidRequest: It cannot be compiled.
+            QueueFull: Too many are being compiled already.
+            EngineStopped: No engine is there.
         """
         ...
 

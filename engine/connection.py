@@ -16,7 +16,7 @@ from engine.kv.commands import AccountCommand
 from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
 from engine.messages import Command, Hello, decode_frame, encode
-from engine.request import EngineInfo, GenerateRequest
+from engine.request import ConstraintSpec, EngineInfo, GenerateRequest
 from engine.socket_reader import SocketReader
 from engine.stats import AccountCharge, EngineStats
 from engine.streams import RequestStream, StreamTable
@@ -86,6 +86,12 @@ class EngineConnection:
         if self._info is None:
             raise EngineStopped("no engine is connected")
         return await self._streams.submit(request)
+
+    async def compile(self, constraint: ConstraintSpec) -> None:
+        """See `EngineClient.compile`."""
+        if self._info is None:
+            raise EngineStopped("no engine is connected")
+        await self._streams.compile(constraint)
 
     def tell(self, command: ContextCommand | AccountCommand) -> None:
         """See `EngineClient.tell`."""

@@ -43,7 +43,7 @@ from engine.leases.lease import LeaseRevoked
 from engine.programs.binding import BoundProgram, bind_drafter, bind_drawer
 from engine.programs.errors import ProgramError
 from engine.programs.purposes import VERIFY
-from engine.request import DrafterSpec, EngineInfo, ErrorReport, GenerateRequest, Proposal, TokenEvent
+from engine.request import ConstraintSpec, DrafterSpec, EngineInfo, ErrorReport, GenerateRequest, Proposal, TokenEvent
 from engine.runner.runner import ModelRunner, StepHandle
 from engine.scheduling.batch import Batch
 from engine.scheduling.scheduler import Scheduler
@@ -156,9 +156,17 @@ class EngineLoop:
             return self._runner.prepare_attention()
         if request.constraint is None:
             return None
+        return self.compile(request.constraint)
+
+    def compile(self, constraint: ConstraintSpec) -> Future[Constraint]:
+        """Starts to compile a constraint, unless it is compiled already.
+
+        Raises:
+            InvalidRequest: This engine has none.
+        """
         if self._compiler is None:
-            raise InvalidRequest("this engine cannot constrain its output", request.constraint.param)
-        return self._compiler.compile(request.constraint)
+            raise InvalidRequest("this engine cannot constrain its output", constraint.param)
+        return self._compiler.compile(constraint)
 
     def submit(self, request: GenerateRequest, prepared: Prepared | None = None) -> None:
         """Accepts a request, or refuses it before any work.

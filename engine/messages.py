@@ -22,7 +22,7 @@ from engine.contexts.commands import (
 from engine.kv.commands import SetCeilings, SetShares
 from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
-from engine.request import EngineInfo, ErrorReport, GenerateRequest, Proposal, TokenEvent
+from engine.request import ConstraintSpec, EngineInfo, ErrorReport, GenerateRequest, Proposal, TokenEvent
 from engine.stats import AccountCharge, EngineStats
 
 
@@ -81,6 +81,18 @@ class Guess(msgspec.Struct, frozen=True, tag="guess"):
     proposals: list[Proposal] = []
 
 
+class Compile(msgspec.Struct, frozen=True, tag="compile"):
+    """Have a constraint ready for requests. Answered in `Frame.accepted` or `Frame.refused`, once it is or cannot be.
+
+    Attributes:
+        request_id: Unique as that of a request.
+        constraint: Which.
+    """
+
+    request_id: str
+    constraint: ConstraintSpec
+
+
 class DescribeContext(msgspec.Struct, frozen=True, tag="describe"):
     """What does a held context, or an export, hold now? Answered in `Frame.contexts`.
 
@@ -110,6 +122,7 @@ Command = (
     | Stop
     | Advance
     | Guess
+    | Compile
     | DescribeContext
     | DescribeKV
     | OpenContext

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -39,6 +39,7 @@ from engine.messages import (
     Abort,
     Advance,
     Command,
+    Compile,
     ContextDescribed,
     DescribeContext,
     DescribeKV,
@@ -95,10 +96,10 @@ class _Gateway:
 
 @dataclass(frozen=True, slots=True)
 class _Preparing:
-    """A request whose constraint is being compiled."""
+    """A request whose constraint is being compiled; or none, where nothing but that is wanted."""
 
     gateway: _Gateway
-    request: GenerateRequest
+    request: GenerateRequest | None
     prepared: Prepared
 
 
@@ -201,6 +202,8 @@ class EngineServer:
                 self._route(self._loop.advance(request_id, token_id, num_steps, banned, num_taken))
             case Guess(request_id, token_ids, proposals) if request_id in gateway.requests:
                 self._loop.guess(request_id, token_ids, proposals)
+            case Compile(request_id, constraint):
+                self._prepare(gateway, request_id, None, lambda: self._loop.compile(constraint))
             case DescribeContext(op_id, context_id):
                 is_known = context_id in gateway.contexts or self._loop.is_of_nobody(context_id)
                 info = self._loop.describe_context(context_id if is_known else "")
@@ -261,18 +264,42 @@ class EngineServer:
         if request.constraint is None and request.attention is None:
             self._submit(gateway, request, None)
             return
+        self._prepare(gateway, request.request_id, request, lambda: self._loop.prepare(request))
+
+    def _prepare(
+        self,
+        gateway: _Gateway,
+        request_id: str,
+        request: GenerateRequest | None,
+        begin: Callable[[], Prepared | None],
+    ) -> None:
+        """Begins what is done beside the engine before it takes a request, or for its own sake."""
         try:
-            prepared = self._loop.prepare(request)
+            prepared = begin()
             if prepared is not None and len(self._preparing) >= MAX_PREPARING:
                 prepared.cancel()
                 raise QueueFull(len(self._preparing))
         except EngineError as error:
-            gateway.frame.refused.append(Refusal(request.request_id, report(error)))
+            gateway.frame.refused.append(Refusal(request_id, report(error)))
             return
         if prepared is None or prepared.done():
+            self._prepared(gateway, request_id, request, prepared)
+            return
+        self._preparing[request_id] = _Preparing(gateway, request, prepared)
+
+    def _prepared(
+        self, gateway: _Gateway, request_id: str, request: GenerateRequest | None, prepared: Prepared | None
+    ) -> None:
+        if request is not None:
             self._submit(gateway, request, prepared)
             return
-        self._preparing[request.request_id] = _Preparing(gateway, request, prepared)
+        assert prepared is not None
+        try:
+            prepared.result()
+        except EngineError as error:
+            gateway.frame.refused.append(Refusal(request_id, report(error)))
+        else:
+            gateway.frame.accepted.append(request_id)
 
     def _submit(self, gateway: _Gateway, request: GenerateRequest, prepared: Prepared | None) -> None:
         try:
@@ -289,7 +316,7 @@ class EngineServer:
         for request_id, preparing in tuple(self._preparing.items()):
             if preparing.prepared.done():
                 del self._preparing[request_id]
-                self._submit(preparing.gateway, preparing.request, preparing.prepared)
+                self._prepared(preparing.gateway, request_id, preparing.request, preparing.prepared)
 
     def _ended(self, gateway: _Gateway, request_id: str, indices: set[int]) -> None:
         """Strikes off sequences of a request that have ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
@@ -11,9 +12,9 @@ from typing import TypeVar
 from engine.contexts.commands import ContextInfo
 from engine.errors import EngineError, EngineStopped
 from engine.kv.overview import KVMap
-from engine.messages import Abort, Advance, Command, DescribeContext, DescribeKV, Frame, Guess, Stop, Submit
+from engine.messages import Abort, Advance, Command, Compile, DescribeContext, DescribeKV, Frame, Guess, Stop, Submit
 from engine.reports import rebuild
-from engine.request import GenerateRequest, Proposal, TokenEvent
+from engine.request import ConstraintSpec, GenerateRequest, Proposal, TokenEvent
 
 Send = Callable[[Command], None]
 T = TypeVar("T")
@@ -161,6 +162,24 @@ class StreamTable:
         finally:
             self._answers.pop(request.request_id, None)
         return stream
+
+    async def compile(self, constraint: ConstraintSpec) -> None:
+        """Has a constraint compiled, and waits until it is.
+
+        Raises:
+            EngineError: What the engine answered, or `EngineStopped` if it went away.
+        """
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        request_id = uuid.uuid4().hex
+        self._answers[request_id] = answer
+        self._send(Compile(request_id, constraint))
+        try:
+            await answer
+        except asyncio.CancelledError:
+            self._send(Abort(request_id))
+            raise
+        finally:
+            del self._answers[request_id]
 
     async def describe_context(self, context_id: str) -> ContextInfo:
         """Asks what a held context holds.

@@ -11,13 +11,16 @@ from __future__ import annotations
 import os
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import cast
 
+from engine.constraints.constraint import Constraint
+from engine.errors import InvalidRequest
 from engine.kv.overview import FREE, KVMap, PageRuns
 from engine.leases.lease import LeaseRevoked
 from engine.loop import EngineLoop
-from engine.request import EngineInfo, FinishReason, GenerateRequest, GenerationDefaults, TokenEvent
+from engine.request import ConstraintSpec, EngineInfo, FinishReason, GenerateRequest, GenerationDefaults, TokenEvent
 from engine.server import EngineServer, bound_socket
 from engine.stats import AccountCharge, EngineStats
 from engine.text.model import TextModel
@@ -95,6 +98,10 @@ class ScriptedLoop:
     def take_revoked(self) -> list[LeaseRevoked]:
         """Nobody has a lease."""
         return []
+
+    def compile(self, constraint: ConstraintSpec) -> Future[Constraint]:
+        """Nothing here holds anybody to a form."""
+        raise InvalidRequest("this engine cannot constrain its output", constraint.param)
 
     def describe_kv(self) -> KVMap:
         """Nobody holds anything."""

@@ -26,6 +26,7 @@ from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
 from engine.messages import Submit, decode_command, encode
 from engine.request import (
+    ConstraintSpec,
     Distribution,
     EngineInfo,
     FinishReason,
@@ -322,6 +323,7 @@ class ScriptedEngine:
         self.script = script
         self.requests: list[GenerateRequest] = []
         self.aborted: list[str] = []
+        self.compiled: list[ConstraintSpec] = []
         self.num_taken = 0
         self.streams: dict[str, ScriptedStream] = {}
         self.refusal: EngineError | None = None
@@ -418,6 +420,12 @@ class ScriptedEngine:
         if self.on_describe is not None:
             self.on_describe()
         return self.contexts.describe(context_id)
+
+    async def compile(self, constraint: ConstraintSpec) -> None:
+        """See `EngineClient.compile`."""
+        if not self.is_ready:
+            raise EngineStopped("no engine is connected")
+        self.compiled.append(constraint)
 
     async def describe_kv(self) -> KVMap:
         """See `EngineClient.describe_kv`."""

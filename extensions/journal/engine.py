@@ -26,7 +26,7 @@ from engine.errors import EngineStopped, SequenceNotFound
 from engine.kv.commands import AccountCommand
 from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
-from engine.request import EngineInfo, GenerateRequest
+from engine.request import ConstraintSpec, EngineInfo, GenerateRequest
 from engine.stats import AccountCharge, EngineStats
 from extensions.journal.digests import digest_of
 from extensions.journal.effects import code_and_message, told
@@ -113,6 +113,10 @@ class JournaledEngine:
         stream = await self._engine.submit(request)
         num_cold = sum(self._cold.pop(one, 0) for one in (request.context_id, *request.lane_ids))
         return RecordedStream(stream, call, key, num_cold)
+
+    async def compile(self, constraint: ConstraintSpec) -> None:
+        """See `EngineClient.compile`."""
+        await self._engine.compile(constraint)
 
     def catch_up(self, request: GenerateRequest, token_ids: list[int]) -> None:
         """The engine is told what it had drawn in an earlier life."""

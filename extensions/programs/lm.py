@@ -77,11 +77,12 @@ class ScriptLM(ChildCalls, ForwardCalls, InboxCalls, MailCalls, PrefixCalls, Too
         return context
 
     async def constraint(self, constrain: Any) -> ScriptConstraint:
-        """A constraint to use several times."""
+        """A constraint to use several times; compiled when this returns."""
         found = await resolved(constrain, self._scope)
         spec = spec_of(found)
         if spec is None:
             raise fault("constraint_invalid", "a constraint must not be None")
+        await self._scope.engine.compile(spec)
         return found if isinstance(found, ScriptConstraint) else ScriptConstraint(spec)
 
     async def program(self, source: str, **parameters: Any) -> ScriptProgram:

@@ -809,7 +809,7 @@ class LM:
         """
 
     async def constraint(self, constrain: Constrain) -> Constraint:
-        """Checks what a text must be, to use it several times."""
+        """Compiles what a text must be, to use it several times; raises `constraint_invalid` where that cannot be."""
 
     async def program(
         self, source: str, **parameters: float | bool | str | Sequence[float] | Sequence[Sequence[float]]

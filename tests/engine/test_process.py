@@ -21,7 +21,7 @@ from engine.engine import open_engine
 from engine.errors import ContextTooLong, EngineStopped, InvalidRequest, ModelLoadError
 from engine.messages import Frame, encode
 from engine.process import EngineProcess
-from engine.request import FinishReason, GenerateRequest
+from engine.request import ConstraintKind, ConstraintSpec, FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
 from tests.extensions.scripted_engine import engine_info
 from tests.tiny_models import write_tiny_model
@@ -108,6 +108,26 @@ async def test_what_can_never_be_served_is_refused_and_the_engine_goes_on(proces
         with pytest.raises(InvalidRequest):
             await connection.submit(bad)
         assert len(await _tokens(connection, _request("good"))) == 8
+
+
+async def test_constraints_are_compiled_ahead_or_refused(process: EngineProcess) -> None:
+    good, bad = [ConstraintSpec(kind=ConstraintKind.REGEX, source=text, param="form") for text in ("[ab]{3}", "(")]
+    async with _connected(process.endpoint) as connection:
+        await connection.compile(good)
+        with pytest.raises(InvalidRequest) as caught:
+            await connection.compile(bad)
+        assert caught.value.param == "form"
+        given_up = asyncio.ensure_future(
+            connection.compile(ConstraintSpec(kind=ConstraintKind.REGEX, source="[a-z]{1,40}[0-9]{1,40}"))
+        )
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await given_up
+        await connection.compile(good)
+        assert len(await _tokens(connection, _request("after"))) == 8
+    with pytest.raises(EngineStopped):
+        await connection.compile(good)
 
 
 async def test_a_killed_engine_ends_its_streams_and_a_new_one_is_found(process: EngineProcess) -> None:

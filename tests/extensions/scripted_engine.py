@@ -22,6 +22,7 @@ from engine.kv.commands import AccountCommand
 from engine.kv.overview import KVMap
 from engine.leases.lease import LeaseRevoked
 from engine.request import (
+    ConstraintSpec,
     EngineInfo,
     ErrorReport,
     FinishReason,
@@ -263,6 +264,11 @@ class ScriptedEngine:
         if not self.is_ready:
             raise EngineStopped("the scripted engine is gone")
         return self.contexts.describe(context_id)
+
+    async def compile(self, constraint: ConstraintSpec) -> None:
+        """See `EngineClient.compile`."""
+        if not self.is_ready:
+            raise EngineStopped("no engine is connected")
 
     async def describe_kv(self) -> KVMap:
         """See `EngineClient`."""

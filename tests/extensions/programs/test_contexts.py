@@ -277,6 +277,7 @@ async def test_a_constraint_is_made_once_and_used_often(stage: Stage) -> None:
     )
     assert isinstance(stage.engine, ScriptedEngine)
     specs = [one.constraint for one in stage.engine.requests]
+    assert stage.engine.compiled == [specs[0]]
     assert specs[0] == specs[1]
     assert specs[0] is not None
     assert specs[2] is not None

@@ -197,6 +197,25 @@ async def test_a_documented_example_runs_on_the_real_model(real_model_path: Path
     assert outcome.content.strip()
 
 
+async def test_a_constraint_that_cannot_be_compiled_is_refused_where_it_is_made(real: Stage) -> None:
+    found = await real.value(
+        """
+        async def code_of(making):
+            try:
+                await making
+            except ValueError as error:
+                return str(error).split(":")[0]
+
+        return [
+            await code_of(lm.constraint({"regex": "("})),
+            await code_of(lm.constraint({"grammar": "start: missing"})),
+            await code_of(lm.constraint({"json_schema": {"type": "no type"}})),
+        ]
+        """
+    )
+    assert found == ["constraint_invalid"] * 3
+
+
 async def test_calls_that_a_constraint_forces_are_read_back_as_they_are_written(real: Stage) -> None:
     found = await real.value(
         """
