@@ -2,7 +2,7 @@
 
 standard input   one JSON line, an `Order`; its end means stop
 status pipe      JSON lines, each a `Status`: loading, then ready or failed
-standard error   logs
+standard error   logs, as text or as JSON lines
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from engine.config import EngineConfig
 from engine.errors import EngineError, ModelLoadError
+from engine.logs import set_up_logging
 from engine.reports import report
 from engine.request import EngineInfo, ErrorReport
 from engine.settling import settle
@@ -30,12 +31,14 @@ class Order(msgspec.Struct, frozen=True):
         endpoint: ZeroMQ address it serves.
         status: File descriptor it reports to.
         log_level: Name of a logging level.
+        logs_json: Write log lines as JSON objects.
     """
 
     config: EngineConfig
     endpoint: str
     status: int
     log_level: str = "INFO"
+    logs_json: bool = False
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -56,7 +59,8 @@ def main() -> int:
     """Runs one engine until standard input ends. Returns the exit code: 0, or 1 if it could not start."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the whole group; the parent decides
     order = msgspec.json.decode(_read_line(0), type=Order)
-    logging.basicConfig(level=order.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging(order.log_level, text, as_json=order.logs_json)
     with os.fdopen(order.status, "wb", buffering=0) as status:
 
         def tell(news: Status) -> None:

@@ -34,12 +34,16 @@ class EngineProcess:
         config: The engine.
         endpoint: ZeroMQ address, e.g. `ipc:///path/engine.sock`.
         log_level: Of the child's logging.
+        logs_json: Have the child write log lines as JSON objects.
     """
 
-    def __init__(self, config: EngineConfig, endpoint: str, *, log_level: str = "INFO") -> None:
+    def __init__(
+        self, config: EngineConfig, endpoint: str, *, log_level: str = "INFO", logs_json: bool = False
+    ) -> None:
         self.config = config
         self.endpoint = endpoint
         self._log_level = log_level
+        self._logs_json = logs_json
         self._child: subprocess.Popen[bytes] | None = None
         self._status: int | None = None
         self._unread = b""
@@ -62,7 +66,7 @@ class EngineProcess:
         finally:
             os.close(writer)
         self._status = reader
-        order = Order(self.config, self.endpoint, writer, self._log_level)
+        order = Order(self.config, self.endpoint, writer, self._log_level, self._logs_json)
         assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died at once: wait_ready says so
             self._child.stdin.write(msgspec.json.encode(order) + b"\n")

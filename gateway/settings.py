@@ -85,7 +85,7 @@ class Settings(BaseSettings):
     pooling: Literal["auto", "mean", "last"] = "auto"
     """Hidden states that make an embedding; `auto` is what the model's files say, else the mean of all tokens."""
 
-    reranker: Annotated[str, Field(pattern=r"^(auto|none|[^,\s]+,[^,\s]+)$")] = "auto"
+    reranker: str = "auto"
     """The words for no and yes, `no,yes`, with which the model judges texts; `auto` goes by its files."""
 
     normalize_embeddings: bool = True
@@ -283,13 +283,21 @@ class Settings(BaseSettings):
     """Most bytes of all registered tools of one API key."""
 
     log_format: Literal["text", "json"] = "text"
-    """How log lines are written."""
+    """How log lines are written, by all processes of the server."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe log line that is written."""
 
     access_log: bool = True
     """Write one line for each request."""
+
+    @field_validator("reranker")
+    @classmethod
+    def _check_reranker(cls, words: str) -> str:
+        named = words.split(",")
+        if words not in ("auto", "none") and (len(named) != 2 or not all(named) or any(map(str.isspace, words))):
+            raise ValueError("it must be auto, none, or the words for no and yes as no,yes")
+        return words
 
     @field_validator("tool_hosts", "tool_networks", mode="before")
     @classmethod

@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from engine.request import EngineInfo
 from gateway.banner import Banner
 from gateway.cli.console import messages, output
 from gateway.cli.version import installed_version
+from gateway.logs import configure_logging
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from rich.status import Status
+
+
+log = logging.getLogger(__name__)
+
+
+class LogReporter:
+    """Implements `gateway.serve.Reporter` with lines of the log, for servers whose log is read by programs."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        configure_logging(settings)
+
+    def stage(self, message: str) -> None:
+        """Writes a line."""
+        log.info("%s", message)
+
+    def ready(self, url: str, info: EngineInfo, took_s: float) -> None:
+        """Writes a line with where and what is served."""
+        fields = {"url": url, "model": self._settings.model_names[0], "device": info.device, "took_s": round(took_s, 3)}
+        log.info("%(model)s is ready at %(url)s", fields)
+
+    def note(self, message: str) -> None:
+        """Writes a line."""
+        log.info("%s", message)
+
+    def __enter__(self) -> LogReporter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+def reporter_for(settings: Settings) -> ConsoleReporter | LogReporter:
+    """What tells of a server in the form of its log."""
+    return LogReporter(settings) if settings.log_format == "json" else ConsoleReporter(settings)
 
 
 class ConsoleReporter:

@@ -380,13 +380,14 @@ def _find_model(store: ModelStore, reference: str, options: PullOptions) -> tupl
 def _run(settings: Settings, config: EngineConfig, path: Path, state_dir: Path, listener: socket.socket) -> int:
     from engine.process import EngineProcess
     from gateway.children import EngineHandle
-    from gateway.cli.reporter import ConsoleReporter
+    from gateway.cli.reporter import reporter_for
     from gateway.serve import ServePlan
     from gateway.serve import serve as supervise
 
     def make_engine(address: str) -> EngineHandle:
-        return EngineProcess(config, address, log_level=settings.log_level.upper())
+        logs_json = settings.log_format == "json"
+        return EngineProcess(config, address, log_level=settings.log_level.upper(), logs_json=logs_json)
 
     plan = ServePlan(settings=settings, model_path=path, make_engine=make_engine, state_dir=state_dir)
-    with ConsoleReporter(settings) as reporter:
+    with reporter_for(settings) as reporter:
         return supervise(plan, listener, reporter)

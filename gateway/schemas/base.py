@@ -1,8 +1,5 @@
 """What all wire models share: null means omitted, wrong types are refused with the field's path, extra fields pass.
 
-A path is written the same way everywhere: `.name` for a member of an object, whatever the name is, and `[2]` for an
-entry of a list, counted from 0: `messages[0].content`, `logit_bias.5`.
-
 Every integer of a request is bounded by one of the types here: nothing larger than 64 bits gets past validation.
 """
 
@@ -12,7 +9,7 @@ import codecs
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic_core
@@ -26,9 +23,10 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from gateway.errors import BadRequest, UnsupportedParameter
+from gateway.schemas.faults import MISSING_ONE, fault_of
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +48,6 @@ StringList = Annotated[
 ]
 """One string or a list of them."""
 
-TAG = "="
-"""Begins the tags of alternatives, which are no part of a field's path."""
-
 MAX_FIELDS = 1024
 """Most keys of one object that has fields of its own."""
 
@@ -61,8 +56,6 @@ MAX_SEARCHED_BYTES = 2**20
 
 MAX_JSON_DEPTH = 200
 """Levels that the parser takes; what it was given beyond those is looked at for the name of the field alone."""
-
-_TYPE_NAME = re.compile(r"str|int|float|bool|(list|dict)\[.*\]")
 
 _JSON_MARK = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
 
@@ -164,79 +157,24 @@ def _report_extras(model: type[WireModel], data: dict[str, Any]) -> None:
             log.info("ignoring unknown request field %.80r", name)
 
 
-def exactly_one(*, needed: bool = True, **given: object) -> None:
-    """Refuses an object that has none or several of some fields; the error names one of them.
-
-    Args:
-        needed: Whether there must be one.
-        given: Each field, None where the client left it out.
-
-    Raises:
-        PydanticCustomError: There is none that is needed, or a second.
-    """
-    found = [name for name, value in given.items() if value is not None]
-    if needed and not found:
-        others = ", ".join(f"'{name}'" for name in [*given][:-1])
-        context = {"at": f".{next(iter(given))}", "names": f"{others} or '{[*given][-1]}'"}
-        raise PydanticCustomError(_MISSING_ONE, "{names}", context)
-    if len(found) > 1:
-        message = "it cannot be used together with '{other}'"
-        raise PydanticCustomError("exclusive", message, {"at": f".{found[1]}", "other": found[0]})
-
-
-_MISSING_ONE = "missing_one"
-
-
 def _field_error(error: ValidationError, data: object) -> BadRequest:
-    first, loc = _first_fault(error.errors(include_url=False, include_input=False))
-    path = _path([part for part in loc if not str(part).startswith((TAG, "[key]"))], data)
-    path = (path + first.get("ctx", {}).get("at", "")).lstrip(".")
-    if first["type"] == "missing":
+    kind, path, reason = fault_of(error, data)
+    if kind == "missing":
         return BadRequest(f"Missing required parameter: '{path}'.", path)
-    if first["type"] == _MISSING_ONE:
-        return BadRequest(f"Missing required parameter: {first['msg']}{_of_object(path)}.", path)
-    if first["type"] == "extra_forbidden":
+    if kind == MISSING_ONE:
+        return BadRequest(f"Missing required parameter: {reason}{_of_object(path)}.", path)
+    if kind == "extra_forbidden":
         return BadRequest(f"Unknown parameter: '{path[:200]}'.", path[:200], "unknown_parameter")
     if not path:
-        return BadRequest(f"The request body is not valid: {first['msg']}.")
-    code = "invalid_type" if first["type"].endswith(("_type", "_parsing")) else None
-    return BadRequest(f"Invalid '{path}': {first['msg']}.", path, code)
+        return BadRequest(f"The request body is not valid: {reason}.")
+    code = "invalid_type" if kind.endswith(("_type", "_parsing")) else None
+    return BadRequest(f"Invalid '{path}': {reason}.", path, code)
 
 
 def _of_object(path: str) -> str:
     """Says where a member is, if not in the body itself."""
     parent = path.rpartition(".")[0]
     return f" of '{parent}'" if parent else ""
-
-
-def _path(places: Iterable[int | str], value: object) -> str:
-    """The path of a place in what the client sent; whole numbers are names there if the client has an object there."""
-    path = ""
-    for place in places:
-        if isinstance(value, dict):
-            path += f".{place}"
-            value = value.get(str(place))
-        else:
-            path += f"[{place}]" if isinstance(place, int) else f".{place}"
-            value = value[place] if isinstance(value, list) and isinstance(place, int) and place < len(value) else None
-    return path.lstrip(".")
-
-
-def _first_fault(errors: list[ErrorDetails]) -> tuple[ErrorDetails, tuple[int | str, ...]]:
-    """The first fault and its path; of what may be of several types, the fault of the type that fits it best.
-
-    Such a field has a fault for each type, with the type's name behind the field's in its path.
-    """
-    loc = errors[0]["loc"]
-    for depth, part in enumerate(loc):
-        if not _TYPE_NAME.fullmatch(str(part)):
-            continue
-        rivals = [one for one in errors if len(one["loc"]) > depth and one["loc"][:depth] == loc[:depth]]
-        names = {str(one["loc"][depth]) for one in rivals}
-        if len(names) > 1 and all(map(_TYPE_NAME.fullmatch, names)):
-            best = max(rivals, key=lambda one: len(one["loc"]))
-            return best, best["loc"][:depth] + best["loc"][depth + 1 :]
-    return errors[0], loc
 
 
 class _NoNumber:

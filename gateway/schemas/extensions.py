@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.schemas.base import MAX_FIELDS, WireModel, exactly_one
+from gateway.schemas.base import MAX_FIELDS, WireModel
+from gateway.schemas.faults import exactly_one
 
 Source = Annotated[str, Field(min_length=1)]
 

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from gateway.schemas.base import WireModel
+from gateway.schemas.faults import fault_of
 
 MAX_ITEMS = 65_536
 """Most items of one request."""
@@ -219,19 +220,17 @@ def _item(value: object, number: int) -> Item:
         message = "items of type '{kind}' are not supported by this server"
         shown = kind[:80] if isinstance(kind, str) else "none"
         raise PydanticCustomError("unsupported_item", message, {"at": f"{at}.type", "kind": shown})
-    return _located(at, lambda: model.model_validate(value).shown())
+    return _located(at, value, lambda: model.model_validate(value).shown())
 
 
-def _located(at: str, make: Callable[[], Item]) -> Item:
-    """Runs `make`; what it complains about is said to be below `at`."""
+def _located(at: str, value: object, make: Callable[[], Item]) -> Item:
+    """Runs `make`; what it complains about of `value` is said to be below `at`."""
     try:
         return make()
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        message = "it is missing" if first["type"] == "missing" else first["msg"]
-        # The path of a choice between types ends in a type's name, which clients do not send.
-        path = path.replace(".str", "").replace(".list[any]", "").replace(".dict[str,any]", "")
+        fault = fault_of(error, value)
+        message = "it is missing" if fault.kind == "missing" else fault.reason
+        path = fault.path if fault.path.startswith("[") or not fault.path else f".{fault.path}"
         raise PydanticCustomError("item_type", "{what}", {"at": at + path, "what": message}) from None
     except PydanticCustomError as error:
         context = dict(error.context or {})

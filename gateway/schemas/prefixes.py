@@ -8,8 +8,9 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from extensions.programs.prefixes import MAX_ALLOWED, Visibility, name_error
-from gateway.schemas.base import MAX_FIELDS, FiniteFloat, TokenId, WireModel, exactly_one
+from gateway.schemas.base import MAX_FIELDS, FiniteFloat, TokenId, WireModel
 from gateway.schemas.extensions import ExtensionFields
+from gateway.schemas.faults import exactly_one
 from gateway.schemas.messages import Message
 from gateway.schemas.tools import Tool
 

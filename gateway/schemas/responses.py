@@ -7,9 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.schemas.base import TAG, Count, FiniteFloat, Int64, PositiveCount, StringList, TokenId, WireModel
+from gateway.schemas.base import Count, FiniteFloat, Int64, PositiveCount, StringList, TokenId, WireModel
 from gateway.schemas.chat import MAX_TOOLS, MetadataKey, MetadataValue, TemplateKwargs
 from gateway.schemas.extensions import ExtensionFields
+from gateway.schemas.faults import TAG
 from gateway.schemas.items import Items
 from gateway.schemas.prefixes import PrefixUse
 from gateway.schemas.retention import RetentionWish

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gateway.schemas.base import MAX_FIELDS, StrictModel, TokenId, exactly_one
+from gateway.schemas.base import MAX_FIELDS, StrictModel, TokenId
 from gateway.schemas.chat import MAX_MESSAGES, MAX_TOOLS
 from gateway.schemas.extensions import ExtensionFields, Source
+from gateway.schemas.faults import exactly_one
 from gateway.schemas.messages import Message
 from gateway.schemas.responses import Metadata
 from gateway.schemas.tools import Tool

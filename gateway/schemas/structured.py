@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.schemas.base import WireModel, exactly_one
+from gateway.schemas.base import WireModel
+from gateway.schemas.faults import exactly_one
 
 
 def _check_schema(value: object) -> object:

@@ -8,7 +8,8 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, model_validat
 from pydantic_core import PydanticCustomError
 
 from extensions.tools.errors import ToolInvalid
-from gateway.schemas.base import TAG, WireModel
+from gateway.schemas.base import WireModel
+from gateway.schemas.faults import TAG
 from gateway.tools.approval import Approval
 
 MAX_NAMES = 1024

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from engine.errors import EngineError, EngineStopped
+from engine.logs import JsonFormatter
 from engine.text.model import TextModel
-from gateway.logs import JsonFormatter, configure_logging
+from gateway.logs import configure_logging
 from gateway.settings import Settings
 from tests.fakes import Script, ScriptedEngine, scripted_client
 from tests.gateway.wire import CHAT, chat

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+import gateway.schemas
+from gateway.schemas.base import WireModel
+from gateway.schemas.faults import PATTERN_WORDS
 from tests.gateway.wire import CHAT, TEXT, chat, error_of, refused, text
 
 RESPONSES = "/v1/responses"
@@ -52,3 +58,41 @@ async def test_the_parser_and_the_schema_call_a_field_the_same(client: httpx.Asy
         answer = await client.post(CHAT, content=raw % wrong, headers={"content-type": "application/json"})
         found.append(error_of(answer, 400)["param"])
     assert found == ["logit_bias.5"] * 2
+
+
+def _patterns(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("pattern"), str):
+            yield value["pattern"]
+        value = list(value.values())
+    for item in value if isinstance(value, list) else ():
+        yield from _patterns(item)
+
+
+def test_what_a_pattern_asks_for_is_told_in_words() -> None:
+    for module in pkgutil.iter_modules(gateway.schemas.__path__):
+        importlib.import_module(f"gateway.schemas.{module.name}")
+    models, found = [WireModel], set()
+    while models:
+        model = models.pop()
+        models += model.__subclasses__()
+        found |= set(_patterns(model.model_json_schema()))
+    assert found <= PATTERN_WORDS.keys()
+    assert len(found) > 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        (CHAT, chat(tools=[{**TOOL, "function": {"name": "a b"}}]), "it must have 1 to 64 letters"),
+        (CHAT, chat(extension=5), "Invalid 'extension': it must be an object."),
+        (CHAT, chat(messages=["hi"]), "Invalid 'messages[0]': it must be an object."),
+        (RESPONSES, {"input": [{"type": "reasoning", "summary": [5]}]}, "'input[0].summary[0]': it must be an object"),
+        (RESPONSES, {**ASK, "previous_response_id": "a b"}, "it must have 1 to 128 letters"),
+        ("/v1/tools", {"name": "x", "require_approval": 5}, "Invalid 'require_approval': "),
+    ],
+)
+async def test_reasons_name_nothing_of_the_servers_own(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], message: str
+) -> None:
+    assert message in (await refused(client, body, path))["message"]

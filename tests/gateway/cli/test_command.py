@@ -91,6 +91,8 @@ def test_a_taken_port_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
         (["x", "--workers", "0"], {}, 2, "workers"),
         (["x"], {"WYE_MAX_BODY_BYTES": "few"}, 2, "WYE_MAX_BODY_BYTES"),
         (["x", "--adapter", "poet"], {}, 2, "--adapter: 'poet' is no adapter"),
+        (["x", "--reranker", "foo"], {}, 2, "--reranker: it must be auto, none, or the words for no and yes as no,yes"),
+        (["x"], {"WYE_RERANKER": "no, yes"}, 2, "reranker: it must be auto, none, or the words for no and yes"),
         (["x"], {"WYE_ADMIN_KEY": "short"}, 2, "WYE_ADMIN_KEY: it must have at least 16"),
         (["x", "--host", "no.such.host.invalid"], {}, 7, "no address of this machine"),
     ],
