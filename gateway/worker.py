@@ -79,6 +79,8 @@ class DrainingServer(uvicorn.Server):
             self._services.lifecycle.begin_drain()
             if self._services.batches is not None:
                 self._services.batches.begin_drain()
+            if self._services.detached is not None:
+                self._services.detached.begin_drain()
             self._drain = asyncio.create_task(self._finish())
         return await super().on_tick(counter)
 
@@ -88,6 +90,8 @@ class DrainingServer(uvicorn.Server):
             log.info("draining: %d requests get up to %g s", lifecycle.num_active, drain_s)
         if not await lifecycle.wait_idle(drain_s):
             log.warning("ending %d requests that did not finish in time", lifecycle.num_active)
+            if self._services.detached is not None:
+                await self._services.detached.hand_over()
             await self._engine.close()
             await lifecycle.wait_idle(FLUSH_S)
         self.should_exit = True

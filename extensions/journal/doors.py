@@ -78,6 +78,7 @@ class JournaledMail:
             "message",
             ["hear", topic, place],
             lambda: self._mail.hear(topic, place, timeout_s),
+            waits=True,
             pack=_pack_heard,
             unpack=_unpack_heard,
         )
@@ -90,7 +91,9 @@ class JournaledMail:
 
     async def pull(self, queue: str, timeout_s: float | None) -> bytes | None:
         """See `Mail.pull`."""
-        return await effect("message", ["pull", queue], lambda: self._mail.pull(queue, timeout_s), is_once=True)
+        return await effect(
+            "message", ["pull", queue], lambda: self._mail.pull(queue, timeout_s), is_once=True, waits=True
+        )
 
 
 class JournaledInbox:
@@ -105,7 +108,7 @@ class JournaledInbox:
 
     async def receive(self, timeout_s: float | None) -> bytes | None:
         """See `Inbox.receive`."""
-        return await effect(RECEIVED, None, lambda: self._inbox.receive(timeout_s))
+        return await effect(RECEIVED, None, lambda: self._inbox.receive(timeout_s), waits=True)
 
 
 RECEIVED = "input"

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from extensions.journal.digests import digest_of
-from extensions.journal.entries import Begun, Done
-from extensions.journal.journal import current
+from extensions.journal.entries import Begun, Done, Undone
+from extensions.journal.gate import Gate
+from extensions.journal.journal import Journal, current
 from extensions.programs.faults import CODES, RunEnded, code_of, fault, to_fault
 from extensions.tools.errors import ToolOutcomeUnknown
 
@@ -49,16 +50,21 @@ async def effect(
     work: Callable[[], Awaitable[T]],
     *,
     is_once: bool = False,
+    waits: bool = False,
     pack: Callable[[T], Any] = lambda made: made,
     unpack: Callable[[Any], T] = lambda data: data,
 ) -> T:
     """Does something, unless it was done before the run was gone on with: then it tells what came of it.
+
+    Before the run is handed over, what is under way comes to its end and nothing more begins.
 
     Args:
         kind: Names it.
         asked: What is asked, as plain data.
         work: Does it.
         is_once: It must not happen twice. What was begun and did not come to anything is not begun again.
+        waits: It waits for others, and nothing of it has taken place if it is cancelled: it is, before the run is
+            handed over.
         pack: Makes plain data of the outcome.
         unpack: Makes the outcome of that.
 
@@ -77,30 +83,66 @@ async def effect(
         if found.error:
             raise told(found.error)
         return unpack(found.value)
+    if waits and not is_once:
+        return await _done(journal, key, digest, work(), pack)
+    while True:
+        async with journal.gate.passing():
+            if is_once:
+                await _begin_once(journal, kind, key, digest)
+            if not waits:
+                return await _done(journal, key, digest, work(), pack)
+            waiting = asyncio.ensure_future(work())
+            if await _came_to_something(waiting, journal.gate):
+                return await _done(journal, key, digest, waiting, pack)
+            journal.put(Undone(key))
+        await journal.gate.opened()
+
+
+async def _begin_once(journal: Journal, kind: str, key: str, digest: str) -> None:
+    if journal.begun(key, digest) is not None:
+        unknown = ToolOutcomeUnknown(
+            f"the server stopped while a {kind} was under way: whether it took place is not known, and it is not "
+            "tried again"
+        )
+        await _note_error(journal, key, digest, unknown)
+        raise unknown
+    journal.put(Begun(key, digest))
+    await journal.commit()
+
+
+async def _done(journal: Journal, key: str, digest: str, work: Awaitable[T], pack: Callable[[T], Any]) -> T:
+    """Waits for it, and writes down what came of it."""
     try:
-        if is_once:
-            await _begin_once(kind, key, digest)
-        made = await work()
+        made = await work
     except Exception as error:
-        if (seen := code_and_message(error)) is not None:
-            journal.put(Done(key, digest, None, seen))
-            await journal.commit()
+        await _note_error(journal, key, digest, error)
         raise
     journal.put(Done(key, digest, pack(made)))
     await journal.commit()
     return made
 
 
-async def _begin_once(kind: str, key: str, digest: str) -> None:
-    call = current()
-    assert call is not None
-    if call.journal.begun(key, digest) is not None:
-        raise ToolOutcomeUnknown(
-            f"the server stopped while a {kind} was under way: whether it took place is not known, and it is not "
-            "tried again"
-        )
-    call.journal.put(Begun(key, digest))
-    await call.journal.commit()
+async def _note_error(journal: Journal, key: str, digest: str, error: Exception) -> None:
+    if (seen := code_and_message(error)) is not None:
+        journal.put(Done(key, digest, None, seen))
+        await journal.commit()
+
+
+async def _came_to_something(waiting: asyncio.Future[Any], gate: Gate) -> bool:
+    """Waits for the end of a wait; false if the run is to be handed over before, and it has been given up for that."""
+    closing = asyncio.create_task(gate.closed())
+    try:
+        await asyncio.wait({waiting, closing}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        return not waiting.cancelled()
+    except asyncio.CancelledError:
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        raise
+    finally:
+        closing.cancel()
 
 
 def told(error: tuple[str, ...]) -> Exception:

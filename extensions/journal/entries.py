@@ -50,6 +50,16 @@ class Begun(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     seed: int | None = None
 
 
+class Undone(msgspec.Struct, frozen=True, array_like=True, tag="u"):
+    """What was begun has not taken place: it may be begun again.
+
+    Attributes:
+        key: See `Begun`.
+    """
+
+    key: str
+
+
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     """What came of something.
 
@@ -98,7 +108,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     reason: str
 
 
-Entry = Called | Settled | Begun | Done | Streamed | Closed | Ended
+Entry = Called | Settled | Begun | Undone | Done | Streamed | Closed | Ended
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Entry).decode

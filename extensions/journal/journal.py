@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from extensions.errors import ReplayDiverged
 from extensions.journal.digests import digest_of
 from extensions.journal.entries import Begun, Called, Done, Ended, Entry, Settled
+from extensions.journal.gate import Gate
 from extensions.journal.replay import Replay
 from extensions.programs.faults import RunEnded
 
@@ -27,7 +28,13 @@ T = TypeVar("T")
 
 
 class Sink(Protocol):
-    """Where entries go. `put` may be called in any thread."""
+    """Where entries go. `put` may be called in any thread.
+
+    Attributes:
+        gate: Through which effects of the run begin.
+    """
+
+    gate: Gate
 
     @property
     def name(self) -> str:
@@ -94,6 +101,11 @@ class Journal:
     def recompute(self, num_tokens: int, num_cached: int) -> None:
         """Tokens of an earlier life are computed again."""
         self._state.recompute(num_tokens, num_cached)
+
+    @property
+    def gate(self) -> Gate:
+        """Through which effects begin."""
+        return self._sink.gate
 
     @property
     def replay(self) -> Replay:

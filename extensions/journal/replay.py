@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 
 from engine.request import TokenEvent
-from extensions.journal.entries import Begun, Called, Closed, Done, Ended, Entry, Settled, Streamed
+from extensions.journal.entries import Begun, Called, Closed, Done, Ended, Entry, Settled, Streamed, Undone
 
 
 class Replay:
@@ -44,6 +44,8 @@ class Replay:
                 self.settled[prefix].append(index)
             case Begun(key):
                 self.begun[key] = entry
+            case Undone(key):
+                self.begun.pop(key, None)
             case Done(key):
                 self.done[key] = entry
             case Streamed(key, event):

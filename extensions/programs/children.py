@@ -118,6 +118,7 @@ class ChildCalls:
             "child",
             [name, asked, given],
             lambda: self._started(find, programs, request, limits, name, journal),
+            waits=True,
             pack=msgspec.to_builtins,
             unpack=self._ended_before,
         )

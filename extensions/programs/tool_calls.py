@@ -141,7 +141,7 @@ class ScriptToolCall:
         if self._is_cancelled:
             raise invalid(f"the call of {self.name} was cancelled")
         task = self._task or self._begin()
-        if not await effect("wait", None, lambda: _has_ended(task, limit_s)):
+        if not await effect("wait", None, lambda: _has_ended(task, limit_s), waits=True):
             message = f"{self.name} has not answered in {limit_s:g} s; it goes on, and result() may be awaited again"
             raise fault("tool_timeout", message)
         await asyncio.wait({task})

@@ -24,7 +24,7 @@ class Attached:
         self._changed = asyncio.Event()
         self._error: Exception | None = None
         self._is_over = False
-        self._is_closed = False
+        self._closed = asyncio.Event()
 
     @property
     def program(self) -> Program:
@@ -57,7 +57,7 @@ class Attached:
 
     def tell(self, event: RunEvent) -> None:
         """There is an event."""
-        if not self._is_closed:
+        if not self._closed.is_set():
             self._waiting.append(event)
             self._changed.set()
 
@@ -83,5 +83,9 @@ class Attached:
 
     async def aclose(self) -> None:
         """Reads no more; the run goes on. Idempotent."""
-        self._is_closed = True
+        self._closed.set()
         self._waiting.clear()
+
+    async def closed(self) -> None:
+        """Waits until the request reads no more."""
+        await self._closed.wait()

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from extensions.journal.entries import Ended, Entry, packed
+from extensions.journal.gate import Gate
 from gateway.state.run_store import NO_PART, Part
 
 FULL = "its journal has reached its size"
@@ -24,6 +25,7 @@ class RunJournal:
 
     Attributes:
         name: Of the run.
+        gate: Through which effects of the run begin.
         fixed: Why the run cannot be gone on with from here; empty if it can.
         on_news: Called in the event loop when there is something to send.
         on_wait: Called in the event loop when somebody waits for it to be there.
@@ -31,6 +33,7 @@ class RunJournal:
 
     def __init__(self, run_id: str, max_bytes: int, *, num_bytes: int = 0, num_parts: int = 0) -> None:
         self.name = run_id
+        self.gate = Gate()
         self.fixed = ""
         self.on_news: Callable[[], None] = lambda: None
         self.on_wait: Callable[[], None] = lambda: None

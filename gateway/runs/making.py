@@ -5,50 +5,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Literal
 
 from engine.errors import EngineStopped
-from extensions.errors import ScriptCrashed
-from extensions.programs.request import ProgramOutcome, RunEvent
+from extensions.errors import RunCancelled, ScriptCrashed
+from extensions.programs.request import RunEvent
 from extensions.programs.run import ProgramRun
-from gateway.errors import ErrorReply, StoreUnavailable
-from gateway.programs.work import ProgramWork, usage_body
+from gateway.errors import ErrorReply, NotReady
+from gateway.programs.work import ProgramWork
 from gateway.runs.attached import Attached
-from gateway.runs.events import ENDS, STARTED
+from gateway.runs.endings import NO_JOURNAL, Ending, completed, interrupted, stopped
+from gateway.runs.events import STARTED
 from gateway.runs.journal import RunJournal
 from gateway.runs.outbox import Outbox
+from gateway.runs.telling import Teller
 from gateway.sse import close_shielded
-from gateway.state.run_store import NO_PART, RunStore, Status, Told
+from gateway.state.run_store import RunStore
 from gateway.tenancy.payer import Payer
 
 log = logging.getLogger(__name__)
 
-FLUSH_S = 0.05
-"""Events are stored at most so often."""
-
-RETRY_S = 0.25
-"""Seconds between tries to reach a store that is away."""
-
-SETTLE_S = 60.0
-"""How long the end of a run waits for a store that is away; then others see that nobody works on it."""
-
 MAX_LIVES = 3
-"""A run is gone on with so often."""
+"""A run is gone on with so often after a crash."""
 
 BACKOFF_S = (0.1, 1.0, 5.0)
 """Seconds before it is, by how often it was."""
 
-INTERRUPTED = {
-    "message": "The server process that ran the program ended before it was done.",
-    "type": "server_error",
-    "param": None,
-    "code": "run_interrupted",
-}
-"""Error of a run whose worker is gone."""
+CALM_S = 0.5
+"""Seconds that effects under way get to end where a stop waits for them no more."""
 
-End = Literal["cancelled", "interrupted", "lost"]
+End = Literal["cancelled", "interrupted", "lost", "handed_over"]
+
+_CUT_OFF = (RunCancelled, ScriptCrashed, EngineStopped)
+"""Errors of a run that has not come to an end by itself."""
+
+_GOES_ON = "The server is shutting down. The run goes on, and its events can be read."
 
 Revive = Callable[[str, RunJournal, Payer], Awaitable[ProgramRun]]
 """Has a run begin again from its journal."""
@@ -89,36 +81,59 @@ class Making:
         self._revive = revive
         self._attached: Attached | None = None
         self._out = outbox or Outbox()
-        self._news = asyncio.Event()
-        self._hurry = asyncio.Event()
+        if outbox is None:
+            self._out.add(STARTED)
+        self._teller = Teller(store, run_id, token, self._out, journal)
         self._ending = asyncio.Event()
         self._end: End | None = None
         self._is_read = False
-        if outbox is None:
-            self._out.add(STARTED)
-        if journal is not None:
-            journal.on_news, journal.on_wait = self._news.set, self._wanted
-        self._news.set()
-
-    def _wanted(self) -> None:
-        self._news.set()
-        self._hurry.set()
 
     def attach(self) -> Attached:
         """Lets the request that has started the run read it too; before `make`."""
         self._attached = Attached(self._work.run)
         return self._attached
 
+    @property
+    def not_resumable(self) -> str:
+        """Why nobody else can go on with it; empty if somebody can."""
+        return NO_JOURNAL if self._journal is None else self._journal.fixed
+
     async def end(self, how: End) -> None:
         """Ends the program early, unless it has ended; `make` writes that down."""
         if self._end is None and not self._is_read:
             self._end = how
         self._ending.set()
-        await close_shielded(self._work)
+        # What another worker goes on with is paid there.
+        await close_shielded(self._work.run if self._end == "handed_over" else self._work)
+
+    async def hand_over(self) -> None:
+        """Leaves the program to another worker, if one can go on with it: once its request has left, and no effect is
+        under way. None begins from now on."""
+        if self._attached is not None:
+            await self._attached.closed()
+        if self.not_resumable:
+            return
+        await self._calm(None)
+        await self.end("handed_over")
+
+    async def stop(self) -> None:
+        """Leaves the program to another worker as it is, or ends it if none can go on with it."""
+        if not self.not_resumable:
+            await self._calm(CALM_S)
+        await self.end("interrupted" if self.not_resumable else "handed_over")
+
+    async def _calm(self, timeout_s: float | None) -> None:
+        """Waits until no effect is under way, for so long at most; none begins any more."""
+        assert self._journal is not None
+        gate = self._journal.gate
+        gate.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await gate.calm()
 
     async def make(self) -> None:
         """Reads the run to its end and keeps all of it."""
-        flushing = asyncio.create_task(self._flush())
+        telling = asyncio.create_task(self._teller.work(self._lose))
         error: Exception | None = None
         try:
             while True:
@@ -126,25 +141,59 @@ class Making:
                 if error is None or not await self._goes_on_after(error):
                     break
         finally:
-            await close_shielded(self._work)
+            await close_shielded(self._work.run)
             self._is_read = True
-            self._news.set()
-            self._hurry.set()
-            await asyncio.wait([flushing])
+            self._teller.finish()
+            await asyncio.wait([telling])
+            is_handed_over = await self._is_handed_over_after(error)
+            await close_shielded(self._work)
             if self._attached is not None:
-                self._attached.end(error)
-        if self._end != "lost":
-            await self._settle(error)
+                self._attached.end(NotReady(_GOES_ON) if is_handed_over else error)
+        if not is_handed_over and self._end != "lost":
+            await self._teller.settle(self._ended(error))
+
+    async def _is_handed_over_after(self, error: Exception | None) -> bool:
+        """Tells others to go on, if that is how it was to end and has ended."""
+        if self._end != "handed_over" or not isinstance(error, _CUT_OFF):
+            return False
+        if not await self._teller.hand_over():
+            self._end = "interrupted"
+            return False
+        self._work.payer.pass_on()
+        log.info("run %s is handed over", self.run_id)
+        return True
+
+    async def _lose(self) -> None:
+        await self.end("lost")
 
     async def _read(self) -> Exception | None:
         try:
             async for one in self._work.run:
-                fresh = self._out.fresh(one)
-                if fresh is not None:
+                # What comes from here on may be ahead of the journal; whoever goes on gives it out.
+                if self._end != "handed_over" and (fresh := self._out.fresh(one)) is not None:
                     self._take(fresh)
         except Exception as error:
             return error
         return None
+
+    def _take(self, one: RunEvent) -> None:
+        if self._attached is not None:
+            self._attached.tell(one)
+        self._out.take(one)
+        self._teller.wake()
+
+    def _ended(self, error: Exception | None) -> Ending:
+        run = self._work.run
+        if error is None:
+            return completed(run.outcome)
+        if self._end == "cancelled":
+            return stopped(run, None)
+        if self._end == "interrupted":
+            return stopped(run, interrupted(self.not_resumable))
+        reply = self._to_reply(error)
+        if reply.status == 500:
+            log.error("run %s failed", self.run_id, exc_info=error)
+        return stopped(run, reply.body["error"])
 
     # -- going on after a crash -------------------------------------------------------------------------------------
 
@@ -173,7 +222,7 @@ class Making:
             self._attached.follow(run)
         self._out.begin_again()
         if self._end is not None:
-            await close_shielded(self._work)
+            await close_shielded(self._work.run)
         return True
 
     async def _revived(self, reviving: Awaitable[ProgramRun]) -> ProgramRun | None:
@@ -192,107 +241,3 @@ class Making:
             async with asyncio.timeout(seconds):
                 await self._ending.wait()
         return self._ending.is_set()
-
-    # -- events -----------------------------------------------------------------------------------------------------
-
-    def _take(self, one: RunEvent) -> None:
-        if self._attached is not None:
-            self._attached.tell(one)
-        self._out.take(one)
-        self._news.set()
-
-    async def _flush(self) -> None:
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            if self._is_read or self._end == "lost":
-                return
-            self._hurry.clear()
-            self._out.join_texts()
-            wait_s = FLUSH_S
-            try:
-                await self._tell_some()
-            except StoreUnavailable as error:
-                log.warning("run %s goes on without its store: %s", self.run_id, error)
-                wait_s = RETRY_S
-                self._hurry.clear()
-            if self._out.num_untold or (self._journal is not None and self._journal.has_news):
-                self._news.set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._hurry.wait()
-
-    async def _tell_some(self) -> None:
-        """Sends the oldest events, with all that led to them; has the program end if nobody wants them any more."""
-        is_again = self._journal is not None and self._journal.is_sending
-        # What failed to arrive is sent again as it was, without events: newer ones need the rest of the journal.
-        told, count = (Told(events=(), last=-1), 0) if is_again else self._out.oldest()
-        part = NO_PART if self._journal is None else self._journal.take()
-        if not count and part == NO_PART:
-            return
-        if await self._store.append(self.run_id, self.token, told, part):
-            self._note_stored(count)
-        else:
-            log.info("run %s is ended: it was deleted, or given up", self.run_id)
-            await self.end("lost")
-
-    def _note_stored(self, count: int) -> None:
-        self._out.note_stored(count)
-        if self._journal is not None:
-            self._journal.note_stored()
-
-    # -- the end ----------------------------------------------------------------------------------------------------
-
-    async def _settle(self, error: Exception | None) -> None:
-        """Writes down how it ended; waits for a store that is away."""
-        self._out.join_texts()
-        status, answer, problem = self._ended(error)
-        self._out.add(ENDS[status])
-        deadline_s = time.monotonic() + SETTLE_S
-        while True:
-            try:
-                await self._tell_last(status, answer, problem)
-                return
-            except StoreUnavailable as away:
-                if time.monotonic() > deadline_s:
-                    log.warning("the end of run %s could not be stored: %s", self.run_id, away)
-                    return
-            await asyncio.sleep(RETRY_S)
-
-    async def _tell_last(self, status: Status, answer: dict[str, Any], problem: dict[str, Any] | None) -> None:
-        while True:
-            told, count = self._out.oldest()
-            if count < self._out.num_untold:
-                if not await self._store.append(self.run_id, self.token, told):
-                    return
-                self._out.note_stored(count)
-                continue
-            await self._store.settle(self.run_id, self.token, told, status, answer, problem)
-            return
-
-    def _ended(self, error: Exception | None) -> tuple[Status, dict[str, Any], dict[str, Any] | None]:
-        run = self._work.run
-        if error is None:
-            return "completed", _answer(run.outcome), None
-        answer = {"usage": usage_body(run.usage), "logs": run.logs}
-        if self._end == "cancelled":
-            return "cancelled", answer, None
-        if self._end == "interrupted":
-            return "failed", answer, INTERRUPTED
-        reply = self._to_reply(error)
-        if reply.status == 500:
-            log.error("run %s failed", self.run_id, exc_info=error)
-        return "failed", answer, reply.body["error"]
-
-
-def _answer(outcome: ProgramOutcome) -> dict[str, Any]:
-    return {
-        "content": outcome.content,
-        "message": None if outcome.message is None else dict(outcome.message),
-        "result": outcome.result,
-        "finish_reason": outcome.finish_reason,
-        "exec_path": outcome.exec_path,
-        "exec_reason": outcome.exec_reason or None,
-        "usage": usage_body(outcome.usage),
-        "logs": outcome.logs,
-    }

@@ -84,17 +84,20 @@ class Reviver:
             limits=origin.program_limits,
             inbox=RunInbox(self._store, self._bells, run_id, place=replay.num_done(RECEIVED)),
             journal=Journal(journal, replay),
-            age_s=max(time.time() - record.created, 0.0),
+            age_s=max(time.time() - record.created - record.parked_s, 0.0),
         )
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is an engine."""
+        return self._runtime.is_ready
+
     async def is_foreign(self, run_id: str) -> bool:
-        """Whether a run is not for this process: its model is not served here, or nothing is at the moment.
+        """Whether a run is not for this process: another model is served here.
 
         Raises:
             StoreUnavailable: Redis did not answer.
         """
-        if not self._runtime.is_ready:
-            return True
         data = await self._store.origin(run_id)
         return not data or read_origin(data).fingerprint != self._runtime.info.fingerprint
 

@@ -5,8 +5,10 @@ Keys, all with the prefix of the store, which is one hash tag so that a cluster 
     pr:ID       hash    a run: `owner`, `status`, `token` of whoever works on it, `cancel`, `head`, `answer` and `error`
                         in JSON, `created` and `ended` in milliseconds, `last` (number of the last event), `first` (of
                         the first that is still there), `event_bytes`, `inputs`, `input_bytes`, `journal_bytes`,
-                        `journal` (number of its last part), `lives` (how often somebody went on with it), `fixed` (why
-                        nobody can; else it is not there)
+                        `journal` (number of its last part), `lives` (how often somebody went on with it), `handed` (how
+                        often because it was handed over), `left` (when it was, while nobody has gone on with it),
+                        `parked` (for how many milliseconds nobody had, all of them together), `fixed` (why nobody can;
+                        else it is not there)
     pe:ID       stream  its events; field `d` holds some of them, one a line, `n` the number of the last of those
     pi:ID       list    its input, JSON
     pj:ID       list    its journal; the first element is what it was begun with
@@ -127,6 +129,13 @@ local function tell(owner, last, events, max_event_bytes, marks)
         size = redis.call('HINCRBY', key, 'event_bytes', -#oldest[2][4])
     end
 end
+-- What is kept of a run that has not ended is kept for so long from here on.
+local function prolong(owner, ms)
+    for _, kind in ipairs({'pr:', 'pe:', 'pi:', 'pj:', 'pm:'}) do
+        redis.call('PEXPIRE', prefix .. kind .. id, ms)
+    end
+    keep(owner, tonumber(ms))
+end
 local function finish(owner, status, answer, problem, ttl_ms)
     local key = prefix .. 'pr:' .. id
     local now = now_ms()
@@ -233,8 +242,8 @@ GIVE_UP = (
     + """
 -- KEYS  pr:ID
 -- ARGV  prefix, id, number of the last event, events, most bytes of events, error, how long it is kept in ms,
---       where bells ring
--- returns  1 if nobody works on the run, which has failed now; 0 if that is not so, or it has other events by now
+--       where bells ring, status
+-- returns  1 if nobody works on the run, which has ended so now; 0 if that is not so, or it has other events by now
 local owner = redis.call('HGET', KEYS[1], 'owner')
 if not owner then
     redis.call('ZREM', prefix .. 'plx', id)
@@ -252,8 +261,32 @@ if tonumber(redis.call('HGET', KEYS[1], 'last')) ~= tonumber(ARGV[3]) - 1 then
     return 0
 end
 tell(owner, tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]))
-finish(owner, 'failed', '{}', ARGV[6], tonumber(ARGV[7]))
+finish(owner, ARGV[9], '{}', ARGV[6], tonumber(ARGV[7]))
 redis.call('PUBLISH', ARGV[8], KEYS[1])
+return 1
+"""
+)
+
+HAND_OVER = (
+    _COMMON
+    + """
+-- KEYS  pr:ID
+-- ARGV  prefix, id, token, longest time in ms
+-- returns  1 if nobody works on the run any more and others may go on with it, or it is gone or somebody else's; 0 if
+--          nobody may
+local found = redis.call('HMGET', KEYS[1], 'owner', 'token', 'fixed')
+if not found[1] or found[2] ~= ARGV[3] then
+    return 1
+end
+if found[3] or redis.call('EXISTS', prefix .. 'pj:' .. id) == 0 then
+    return 0
+end
+local now = now_ms()
+redis.call('HDEL', KEYS[1], 'token')
+redis.call('HSET', KEYS[1], 'left', whole(now))
+redis.call('HINCRBY', KEYS[1], 'handed', 1)
+redis.call('ZADD', prefix .. 'plx', whole(now - 1), id)
+prolong(found[1], ARGV[4])
 return 1
 """
 )
@@ -263,26 +296,32 @@ GO_ON = (
     + """
 -- KEYS  pr:ID
 -- ARGV  prefix, id, token of whoever goes on with the run, whether that is whoever works on it, lease in ms, most lives
--- returns  how many lives that makes, or 0 if nobody may go on with it, or somebody works on it
-local found = redis.call('HMGET', KEYS[1], 'owner', 'status', 'fixed', 'token', 'cancel', 'lives')
+-- returns  how many lives that makes, or 0 if nobody may go on with it, or somebody works on it; what was handed over
+--          does not count against the most
+local found = redis.call('HMGET', KEYS[1], 'owner', 'status', 'fixed', 'token', 'cancel', 'lives', 'handed', 'left')
 if not found[1] or found[2] ~= 'in_progress' or found[3] or redis.call('EXISTS', prefix .. 'pj:' .. id) == 0 then
     return 0
 end
-if tonumber(found[6] or '0') >= tonumber(ARGV[6]) then
+if not found[8] and tonumber(found[6] or '0') - tonumber(found[7] or '0') >= tonumber(ARGV[6]) then
     return 0
 end
+local now = now_ms()
 if ARGV[4] == '1' then
     if found[4] ~= ARGV[3] then
         return 0
     end
 else
     local until_ms = redis.call('ZSCORE', prefix .. 'plx', id)
-    if found[5] or not until_ms or tonumber(until_ms) > now_ms() then
+    if found[5] or not until_ms or tonumber(until_ms) > now then
         return 0
     end
     redis.call('HSET', KEYS[1], 'token', ARGV[3])
+    if found[8] then
+        redis.call('HINCRBY', KEYS[1], 'parked', whole(math.max(now - tonumber(found[8]), 0)))
+        redis.call('HDEL', KEYS[1], 'left')
+    end
 end
-redis.call('ZADD', prefix .. 'plx', whole(now_ms() + tonumber(ARGV[5])), id)
+redis.call('ZADD', prefix .. 'plx', whole(now + tonumber(ARGV[5])), id)
 return redis.call('HINCRBY', KEYS[1], 'lives', 1)
 """
 )
@@ -312,8 +351,13 @@ OVERDUE = (
     + """
 -- KEYS  plx
 -- ARGV  prefix
--- returns  ids of runs that nobody works on
-return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms(), 'LIMIT', 0, 100)
+-- returns  ids of runs that nobody works on, each followed by 1 if it was handed over, else by 0
+local told = {}
+for _, run in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms(), 'LIMIT', 0, 100)) do
+    told[#told + 1] = run
+    told[#told + 1] = redis.call('HEXISTS', prefix .. 'pr:' .. run, 'left')
+end
+return told
 """
 )
 

@@ -77,7 +77,10 @@ class RunRecord:
         ended: Unix time in seconds; None before.
         last: Number of its last event; -1 if there is none.
         first: Number of the first event that is still there.
-        lives: How often somebody went on with it after a crash.
+        lives: How often somebody went on with it, after a crash or a stop.
+        is_left: It was handed over, and nobody has gone on with it yet.
+        is_unwanted: It is to be cancelled.
+        parked_s: For how long nobody had gone on with it when it was handed over, all those times together.
         journal_bytes: Of its journal.
         parts: Of its journal, besides what it was begun with.
         fixed: Why nobody can go on with it; empty if that is not so.
@@ -94,6 +97,9 @@ class RunRecord:
     last: int
     first: int
     lives: int = 0
+    is_left: bool = False
+    is_unwanted: bool = False
+    parked_s: float = 0.0
     journal_bytes: int = 0
     parts: int = 0
     fixed: str = ""
@@ -105,7 +111,7 @@ class RunRecord:
 
     @property
     def is_resumable(self) -> bool:
-        """Somebody could go on with it after a crash."""
+        """Somebody could go on with it after a crash, or a stop of the server."""
         return not self.is_over and self.journal_bytes > 0 and not self.fixed
 
 
@@ -166,6 +172,7 @@ class RunStore:
         self._settle = register(run_scripts.SETTLE)
         self._give_up = register(run_scripts.GIVE_UP)
         self._beat = register(run_scripts.BEAT)
+        self._hand_over = register(run_scripts.HAND_OVER)
         self._go_on = register(run_scripts.GO_ON)
         self._overdue = register(run_scripts.OVERDUE)
         self._page = register(run_scripts.PAGE)
@@ -252,13 +259,23 @@ class RunStore:
         with unavailable(_WHAT):
             return [int(one) for one in await self._beat(keys=[f"{PREFIX}plx"], args=args)]
 
+    async def hand_over(self, run_id: str, token: str) -> bool:
+        """Says that a run is not worked on any more, and others are to go on with it; false if they cannot.
+
+        Raises:
+            StoreUnavailable: Redis did not answer.
+        """
+        args = [PREFIX, run_id, token, str(self.bounds.longest_ms)]
+        with unavailable(_WHAT):
+            return bool(await self._hand_over(keys=[run_key(run_id)], args=args))
+
     async def go_on(self, run_id: str, token: str, most_lives: int, *, is_own: bool) -> int:
         """Says that a run is gone on with from its journal: how many lives that makes, or 0 if it must not be.
 
         Args:
             run_id: Which.
             token: Of whoever goes on with it.
-            most_lives: It is not gone on with more often.
+            most_lives: It is not gone on with more often after a crash.
             is_own: It is who works on it already; else nobody must.
 
         Raises:
@@ -314,23 +331,24 @@ class RunStore:
 
     # -- by whoever looks after runs that nobody works on -----------------------------------------------------------
 
-    async def overdue(self) -> list[str]:
-        """Runs that nobody works on.
+    async def overdue(self) -> dict[str, bool]:
+        """Runs that nobody works on, and of each whether it was handed over.
 
         Raises:
             StoreUnavailable: Redis did not answer.
         """
         with unavailable(_WHAT):
-            return [one.decode() for one in await self._overdue(keys=[f"{PREFIX}plx"], args=[PREFIX, ""])]
+            found = await self._overdue(keys=[f"{PREFIX}plx"], args=[PREFIX, ""])
+        return {run_id.decode(): bool(is_left) for run_id, is_left in zip(found[::2], found[1::2], strict=True)}
 
-    async def give_up(self, run_id: str, told: Told, error: dict[str, Any]) -> bool:
-        """Has a run fail that nobody works on; false if that is not so any more.
+    async def give_up(self, run_id: str, told: Told, status: Status, error: dict[str, Any] | None) -> bool:
+        """Has a run end that nobody works on; false if that is not so any more.
 
         Raises:
             StoreUnavailable: Redis did not answer.
         """
         args: list[str | bytes] = [PREFIX, run_id, str(told.last), told.data, str(self.bounds.event_bytes)]
-        args += [msgspec.json.encode(error), str(self.bounds.ttl_s * 1000), CHANNEL]
+        args += [msgspec.json.encode(error), str(self.bounds.ttl_s * 1000), CHANNEL, status]
         with unavailable(_WHAT):
             return bool(await self._give_up(keys=[run_key(run_id)], args=args))
 
@@ -436,6 +454,9 @@ def _record(run_id: str, found: dict[bytes, bytes]) -> RunRecord:
         last=int(found[b"last"]),
         first=int(found[b"first"]),
         lives=int(found.get(b"lives", b"0")),
+        is_left=b"left" in found,
+        is_unwanted=b"cancel" in found,
+        parked_s=int(found.get(b"parked", b"0")) / 1000,
         journal_bytes=int(found.get(b"journal_bytes", b"0")),
         parts=int(found.get(b"journal", b"0")),
         fixed=found.get(b"fixed", b"").decode(),

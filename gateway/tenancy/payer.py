@@ -65,6 +65,13 @@ class Payer:
             self.ticket.note(usage)
             self.ticket.leave()
 
+    def pass_on(self) -> None:
+        """The work goes on elsewhere, and all that it has used is paid there. Idempotent."""
+        if self.ticket is not None and self._is_open:
+            self._is_open = False
+            self.ticket.add("requests", -1)
+            self.ticket.leave()
+
 
 def salt_of(account: str, cache_salt: str | None) -> str:
     """The salt of an account's pages; a request's own is mixed in, so that it cannot name another account's."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.request import GenerateRequest
 from extensions.journal.entries import Entry, packed, unpacked
+from extensions.journal.gate import Gate
 from extensions.journal.journal import Journal
 from extensions.journal.replay import Replay
 from extensions.programs.guard import Guard
@@ -35,6 +36,7 @@ class Paper:
 
     def __init__(self, entries: Sequence[Entry] = (), most: int | None = None) -> None:
         self.name = "run-1"
+        self.gate = Gate()
         self.entries = list(entries)
         self.kill: Callable[[], None] = lambda: None
         self._most = None if most is None else len(self.entries) + most

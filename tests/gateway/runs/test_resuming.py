@@ -18,7 +18,7 @@ from engine.errors import EngineStopped
 from engine.text.model import TextModel
 from extensions.journal.entries import Entry
 from gateway.errors import StoreUnavailable
-from gateway.runs import making, service
+from gateway.runs import making, service, watching
 from gateway.runs.journal import FULL, RunJournal
 from gateway.state import run_store
 from gateway.state.run_store import NO_PART, Part, Told
@@ -74,8 +74,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs whose worker is gone are gone on with soon."""
     monkeypatch.setattr(run_store, "LEASE_MS", 700)
     monkeypatch.setattr(service, "BEAT_S", 0.05)
-    monkeypatch.setattr(service, "LOOK_S", 0.05)
-    monkeypatch.setattr(service, "GRACE_S", 0.2)
+    monkeypatch.setattr(watching, "LOOK_S", 0.05)
+    monkeypatch.setattr(watching, "GRACE_S", 0.2)
     monkeypatch.setattr(making, "BACKOFF_S", (0.01,))
 
 
@@ -288,7 +288,7 @@ async def test_a_run_whose_journal_is_full_says_so_and_fails_with_its_worker(
 async def test_a_run_that_kills_whoever_runs_it_is_given_up(
     engine: ScriptedEngine, model: TextModel, redis_url: str, there: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_LIVES", 1)
+    monkeypatch.setattr(watching, "MAX_LIVES", 1)
     run_id = ""
     for _ in range(2):
         victim = Worker(engine, model, redis_url)
@@ -339,13 +339,16 @@ async def test_a_worker_that_ends_does_not_wait_for_an_engine_to_come_back(
     engine: ScriptedEngine, model: TextModel, redis_url: str, there: Worker
 ) -> None:
     worker = Worker(engine, model, redis_url)
-    run = await begin(worker.ann, "ctx = await lm.context('Hi')\nawait lm.receive()\nawait ctx.generate()")
+    run = await begin(worker.ann, "ctx = await lm.context('Hi')\nawait lm.receive()\nawait ctx.generate()\nreturn 1")
     info, engine._info = engine.info, None
     await worker.ann.post(f"{RUNS}/{run['id']}/input", json={"input": 1})
     await until(lambda: _has_lives(there, run["id"], 2))
     await worker.close()
+    assert (await get(there.ann, f"/{run['id']}"))["status"] == "in_progress"
     engine._info = info
-    assert (await ended(there.ann, run["id"]))["error"]["code"] == "run_interrupted"
+    there.services.detached_runs.watch()
+    done = await ended(there.ann, run["id"])
+    assert (done["status"], done["result"], done["lives"]) == ("completed", 1, 3)
 
 
 async def _has_lives(worker: Worker, run_id: str, number: int) -> bool:

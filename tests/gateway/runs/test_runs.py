@@ -13,7 +13,7 @@ import pytest
 
 from engine.errors import EngineStopped
 from engine.text.model import TextModel
-from gateway.runs import making, outbox, service
+from gateway.runs import making, outbox, service, watching
 from gateway.runs.following import follow
 from gateway.state import run_store
 from gateway.state.embedded import EmbeddedRedis, find_server
@@ -57,8 +57,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs without a worker are given up soon."""
     monkeypatch.setattr(run_store, "LEASE_MS", 700)
     monkeypatch.setattr(service, "BEAT_S", 0.05)
-    monkeypatch.setattr(service, "LOOK_S", 0.05)
-    monkeypatch.setattr(service, "GRACE_S", 0.3)
+    monkeypatch.setattr(watching, "LOOK_S", 0.05)
+    monkeypatch.setattr(watching, "GRACE_S", 0.3)
 
 
 async def test_a_run_answers_at_once_and_is_done_later_for_every_worker(here: Worker, there: Worker) -> None:
@@ -213,15 +213,15 @@ async def test_runs_are_listed_from_the_newest_in_pages(here: Worker, there: Wor
     problem(await there.ann.get(RUNS, params={"after": "run_none"}), 400)
 
 
-UNFIT: tuple[tuple[Body, str | None], ...] = (
-    ({}, None),
-    ({"source": "async def main(request, lm): pass", "name": "x"}, None),
+UNFIT: tuple[tuple[Body, str], ...] = (
+    ({}, "source"),
+    ({"source": "async def main(request, lm): pass", "name": "x"}, "name"),
     ({"source": "async def main(request, lm): return lm.nothing"}, "source"),
     ({"name": "Bad Name"}, "name"),
     ({"source": main_of("return 1"), "limits": {"wall_s": 10**9}}, "limits.wall_s"),
     ({"source": main_of("return 1"), "limits": {"x": 1}}, "limits.x"),
     ({"source": main_of("return 1"), "messages": "hi"}, "messages"),
-    ({"source": main_of("return 1"), "prompt": [-1]}, "prompt"),
+    ({"source": main_of("return 1"), "prompt": [-1]}, "prompt[0]"),
     ({"source": main_of("return 1"), "metadata": {"a": 1}}, "metadata.a"),
     ({"source": main_of("return 1"), "arg": {"a": 1}}, "arg"),
     ({"source": main_of("return 1"), "limit": None}, "limit"),
@@ -231,7 +231,7 @@ UNFIT: tuple[tuple[Body, str | None], ...] = (
 async def test_what_cannot_run_is_refused_before_anything_is_kept(here: Worker) -> None:
     for body, param in UNFIT:
         error = problem(await here.ann.post(RUNS, json=body), 400)
-        assert (error["param"] or "").startswith(param or ""), body
+        assert error["param"] == param, body
     assert (await get(here.ann, ""))["data"] == []
 
 
@@ -306,16 +306,11 @@ async def test_a_worker_that_was_frozen_and_given_up_writes_nothing_more(
     await here.close()
 
 
-async def test_a_stop_of_the_worker_says_so(here: Worker, there: Worker) -> None:
-    run = await begin(here.ann, SLEEPS)
-    await here.services.detached_runs.aclose()
-    failed = await get(there.ann, f"/{run['id']}")
-    assert (failed["status"], failed["error"]["code"]) == ("failed", "run_interrupted")
-
-
-async def test_a_drain_waits_for_it(engine: ScriptedEngine, model: TextModel, redis_url: str) -> None:
+async def test_a_drain_waits_for_one_that_nobody_could_go_on_with(
+    engine: ScriptedEngine, model: TextModel, redis_url: str
+) -> None:
     reader = Worker(engine, model, redis_url, api_keys=())
-    with running_server(engine, model, redis_url=redis_url) as server:
+    with running_server(engine, model, redis_url=redis_url, max_run_journal_bytes=0) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
             run = await begin(client, "await lm.sleep(1)\nreturn 7")
             await until(lambda: server.num_active == 1)

@@ -97,19 +97,19 @@ async def test_only_what_nobody_works_on_is_given_up(store: RunStore, monkeypatc
     token = await begun(store, "r1")
     await begun(store, "r2")
     await end(store, "r2")
-    assert not await store.give_up("r1", told(0), {"code": "lost"})
+    assert not await store.give_up("r1", told(0), "failed", {"code": "lost"})
     monkeypatch.setattr(run_store, "LEASE_MS", 1)
     assert await store.beat([("r1", token)]) == [1]
     await asyncio.sleep(0.01)
-    assert await store.overdue() == ["r1"]
+    assert await store.overdue() == {"r1": False}
     await store.append("r1", token, told(0))
-    assert not await store.give_up("r1", told(0), {"code": "lost"})  # it has other events by now
-    assert await store.give_up("r1", told(1), {"code": "lost"})
+    assert not await store.give_up("r1", told(0), "failed", {"code": "lost"})  # it has other events by now
+    assert await store.give_up("r1", told(1), "failed", {"code": "lost"})
     found = await store.find("r1")
     assert found is not None
     assert (found.status, found.error) == ("failed", {"code": "lost"})
     assert await all_events(store, "r1") == [0, 1]
-    assert await store.overdue() == []
+    assert await store.overdue() == {}
     assert await store.beat([("r1", token)]) == [0]
 
 
