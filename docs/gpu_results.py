@@ -101,7 +101,9 @@ def _measured(document: Mapping[str, Any]) -> Measured | None:
     if engine.get("temperature"):
         asked.append(f"temperature {engine['temperature']:g}")
     if engine["dtype"] != "bfloat16":
-        asked.append(str(engine["dtype"]))
+        asked.append(f"{engine['dtype']} weights")
+    if engine.get("kv_dtype", engine["dtype"]) in ("int8", "fp8"):
+        asked.append(f"{engine['kv_dtype']} K and V")
     if engine.get("step", "torch") != "cuda":
         asked.append(f"step {engine.get('step', 'torch')}")
     return Measured(shape, ", ".join(asked), document, peer if len(asked) == 1 else None)

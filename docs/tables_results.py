@@ -31,6 +31,9 @@ HEADINGS: Mapping[str, str] = {
     "agents": "Agents as clients and as programs",
     "run": "Under load",
     "offline": "The engine alone",
+    "step_profile": "Where the time of a step goes",
+    "start": "From the command to ready",
+    "memory": "Memory beside the KV pool",
 }
 """Names of result files up to a hyphen (`offline-h200.json` is an `offline`), with headings, in the order shown."""
 

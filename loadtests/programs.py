@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import statistics
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from typing import Any
 
 import uvloop
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, KVConfig
 from engine.connection import EngineConnection
 from engine.process import EngineProcess
 from engine.sampling.params import SamplingParams
@@ -35,7 +36,7 @@ from extensions.programs.request import ProgramRequest
 from extensions.runtime import Runtime
 from extensions.sandbox.pool import PoolOptions
 from loadtests.models import locate
-from loadtests.results import report
+from loadtests.results import report, save
 from loadtests.tables import Table
 
 WAITS = """
@@ -84,16 +85,22 @@ _TITLES = {
     "steps": "Programs that choose every token",
 }
 
+_KINDS = {"generate": (GENERATES, 0.0), "samples": (SAMPLES, 1.0), "steps": (STEPS, 0.0)}
+"""Script, and temperature of the completions it is compared with."""
+
 PROMPT = "Write down everything that you know of the river number {}, from its source to the sea."
 
 
 @contextlib.asynccontextmanager
-async def runtime_of(model: str, max_workers: int) -> AsyncIterator[Runtime]:
+async def runtime_of(
+    model: str, max_workers: int, *, device: str = "auto", pages: int | None = None
+) -> AsyncIterator[Runtime]:
     """A runtime over an engine process of a stored model."""
     path = locate(model)
+    config = EngineConfig(model=str(path), device=device, kv=KVConfig(num_pages=pages))
     with tempfile.TemporaryDirectory() as directory:
         endpoint = f"ipc://{directory}/engine"
-        with EngineProcess(EngineConfig(model=str(path)), endpoint, log_level="WARNING") as process:
+        with EngineProcess(config, endpoint, log_level="WARNING") as process:
             await asyncio.to_thread(process.wait_ready)
             connection = EngineConnection(endpoint)
             await connection.connect()
@@ -200,44 +207,58 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
-async def measure(options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
-    """All of it."""
-    results: dict[str, Any] = {"model": options.model, "tokens": options.tokens, "rounds": options.rounds}
-    async with runtime_of(options.model, max(*options.widths, *options.step_widths, *options.beside) + 16) as runtime:
-        admission = Table(title="From run_program to the first call", headers=["programs", "p50 ms", "p99 ms"])
-        waits = await runtime.check_program(WAITS)
-        results["admission"] = []
-        for beside in options.beside:
-            await admission_ms(runtime, waits, beside, beside)
-            found = await admission_ms(runtime, waits, beside, options.samples)
-            row = {"programs": beside, "p50_ms": quantile(found, 0.5), "p99_ms": quantile(found, 0.99)}
-            admission.add(beside, row["p50_ms"], row["p99_ms"])
-            results["admission"].append(row)
+async def measure(options: argparse.Namespace) -> tuple[list[Table], dict[str, Any], str]:
+    """All of it, each kind in the file as soon as it is there; the device with it."""
+    tables: list[Table] = []
+    results: dict[str, Any] = {
+        "model": options.model,
+        "tokens": options.tokens,
+        "rounds": options.rounds,
+        "program_graphs": os.environ.get("WYE_PROGRAM_GRAPHS") == "1",
+    }
+    most = max(*options.widths, *options.step_widths, *options.beside, 1) + 16
+    async with runtime_of(options.model, most, device=options.device, pages=options.pages) as runtime:
+        results["step"], device = runtime.info.step, runtime.info.device
+        if options.beside:
+            tables.append(await _measure_admission(runtime, options, results))
         await compare(runtime, GENERATES, max(options.widths), 8, 1, 10_000)
-        tables = [admission]
-        kinds = (
-            ("generate", GENERATES, options.widths, 0.0),
-            ("samples", SAMPLES, options.widths, 1.0),
-            ("steps", STEPS, options.step_widths, 0.0),
-        )
-        for place, (kind, source, widths, temperature) in enumerate(kinds):
-            await compare(runtime, source, 1, 8, 1, 20_000 + 10 * place, temperature=temperature)
-            table = Table(
-                title=f"{_TITLES[kind]}, {options.tokens} tokens each",
-                headers=["at once", "plain tokens/s", "program tokens/s", "ratio", "ms more a token"],
-            )
-            rows = []
-            for at, width in enumerate(widths):
-                first_round = 100_000 * (place + 1) + 1000 * at
-                row = await compare(
-                    runtime, source, width, options.tokens, options.rounds, first_round, temperature=temperature
-                )
-                more_ms = row["more_ms_per_step"]
-                table.add(width, row["plain_tokens_per_s"], row["program_tokens_per_s"], row["ratio"], more_ms)
-                rows.append(row)
-            results[kind] = rows
-            tables.append(table)
-        return tables, results
+        for place, kind in enumerate(options.kinds):
+            tables.append(await _measure_kind(runtime, kind, 100_000 * (place + 1), options, results))
+            if options.json is not None:  # whatever happens to the next, this one is kept
+                save(tables, results, options.json, device=device)
+        return tables, results, device
+
+
+async def _measure_admission(runtime: Runtime, options: argparse.Namespace, results: dict[str, Any]) -> Table:
+    table = Table(title="From run_program to the first call", headers=["programs", "p50 ms", "p99 ms"])
+    waits = await runtime.check_program(WAITS)
+    results["admission"] = []
+    for beside in options.beside:
+        await admission_ms(runtime, waits, beside, beside)
+        found = await admission_ms(runtime, waits, beside, options.samples)
+        row = {"programs": beside, "p50_ms": quantile(found, 0.5), "p99_ms": quantile(found, 0.99)}
+        table.add(beside, row["p50_ms"], row["p99_ms"])
+        results["admission"].append(row)
+    return table
+
+
+async def _measure_kind(
+    runtime: Runtime, kind: str, first_round: int, options: argparse.Namespace, results: dict[str, Any]
+) -> Table:
+    source, temperature = _KINDS[kind]
+    await compare(runtime, source, 1, 8, 1, first_round, temperature=temperature)
+    recorded = ", as part of recorded steps" if kind == "samples" and results["program_graphs"] else ""
+    table = Table(
+        title=f"{_TITLES[kind]}{recorded}, {options.tokens} tokens each",
+        headers=["at once", "plain tokens/s", "program tokens/s", "ratio", "ms more a token"],
+    )
+    rows = results[kind] = []
+    for at, width in enumerate(options.step_widths if kind == "steps" else options.widths):
+        number = first_round + 1000 * (at + 1)
+        row = await compare(runtime, source, width, options.tokens, options.rounds, number, temperature=temperature)
+        table.add(width, row["plain_tokens_per_s"], row["program_tokens_per_s"], row["ratio"], row["more_ms_per_step"])
+        rows.append(row)
+    return table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -246,17 +267,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m loadtests.programs", description="Measure what programs cost beside plain completions."
     )
     parser.add_argument("--model", default="smollm2-135m", help="stored name, Hugging Face directory or GGUF file")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:N or auto")
+    parser.add_argument("--pages", type=int, help="pages of the KV pool")
+    parser.add_argument("--kinds", nargs="+", choices=list(_KINDS), default=list(_KINDS), help="which programs")
     parser.add_argument("--widths", type=int, nargs="+", default=[1, 8, 64], help="generations at once")
     parser.add_argument("--step-widths", type=int, nargs="+", default=[1, 32], help="stepped generations at once")
-    parser.add_argument("--beside", type=int, nargs="+", default=[1, 64], help="programs that run meanwhile")
+    parser.add_argument("--beside", type=int, nargs="*", default=[1, 64], help="programs that run meanwhile")
     parser.add_argument("--samples", type=int, default=256, help="programs whose admission is timed")
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each generation")
     parser.add_argument("--rounds", type=int, default=6, help="medians are taken over as many pairs")
     parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args(argv)
-    tables, results = uvloop.run(measure(options))  # as gateway workers run
-    report(tables, results, json_path=options.json, markdown=options.markdown)
+    tables, results, device = uvloop.run(measure(options))  # as gateway workers run
+    report(tables, results, json_path=options.json, markdown=options.markdown, device=device)
     return 0
 
 

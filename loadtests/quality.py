@@ -19,12 +19,15 @@ from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.step import StepModel
 from engine.text.model import TextModel
 from loadtests.models import locate
-from loadtests.quality_forms import BASELINE, FORMS, QUANTIZED, REFERENCE, Form
+from loadtests.quality_forms import BASELINE, FORMS, ON_CUDA, QUANTIZED, REFERENCE, Form
 from loadtests.results import report
 from loadtests.tables import Table
 from loadtests.teacher import Comparison, read_window, windows
 
 TEXTS = Path(__file__).parent / "texts"
+GROUPS = {"quantized": QUANTIZED, "cuda": ON_CUDA}
+"""Forms by the name that stands for all of them."""
+
 NEAR_TIES = (0.1, 0.25, 0.5)
 """A disagreement below one of these margins, in logits, is counted as a near tie of that width."""
 
@@ -193,8 +196,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--forms",
         nargs="+",
-        choices=["quantized", *(name for name in FORMS if name != REFERENCE)],
-        help="all that run here by default; quantized: those of weights, K and V in int8 and fp8",
+        choices=[*GROUPS, *(name for name in FORMS if name != REFERENCE)],
+        help="all that run here by default; quantized: those of weights, K and V in int8 and fp8; cuda: a GPU's",
     )
     command.add_argument("--tokens", type=int, help="read only so many tokens of each text")
     command.add_argument("--window", type=int, default=512, help="tokens read together, with nothing before them")
@@ -212,7 +215,7 @@ def chosen_forms(names: Sequence[str] | None) -> list[str]:
         SystemExit: A form was asked for by name that does not run here.
     """
     chosen = [REFERENCE]
-    names = [each for name in names or () for each in (QUANTIZED if name == "quantized" else (name,))]
+    names = [each for name in names or () for each in GROUPS.get(name, (name,))]
     for name in names or [each for each in FORMS if each != REFERENCE]:
         reason = FORMS[name].missing()
         if reason is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.cuda.status import cuda_status
 from engine.kv.storage import KVStorage
 from engine.models.checkpoint import Checkpoint
 from engine.models.decoder import load_model
@@ -19,6 +20,7 @@ from loadtests.simulated import Numbers, SimulatedDecoder, bfloat16, fp8, int8, 
 from loadtests.teacher import make_storage
 
 CPU = torch.device("cpu")
+CUDA = torch.device("cuda")
 REFERENCE = "torch-float32"
 BASELINE = "torch-bfloat16"
 """What a server computes with unless told otherwise: what other forms cost is said against it too."""
@@ -38,6 +40,18 @@ QUANTIZED = (
 )
 """Forms of `--forms quantized`, whose results are a file of their own."""
 
+ON_CUDA = (
+    BASELINE,
+    "cuda-bfloat16",
+    "cuda-kv-int8",
+    "cuda-kv-fp8",
+    "cuda-int8",
+    "cuda-int8-kv-int8",
+    "cuda-fp8",
+    "cuda-fp8-kv-fp8",
+)
+"""Forms of `--forms cuda`: what a GPU computes, beside the reference and the baseline on the CPU."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
@@ -47,6 +61,7 @@ class Form:
         label: For tables.
         kv_dtype: Of K and V in its storage.
         open: Loads a checkpoint into it; forms that share a loader share a model.
+        device: Where it computes.
         missing: Why it cannot run here, or None.
         smooths: Keys that are kept as codes are smoothed before.
         floor: Greedy agreement with float32 that a test holds it to, on a short sample; None without a promise.
@@ -55,13 +70,14 @@ class Form:
     label: str
     kv_dtype: torch.dtype
     open: Callable[[Checkpoint], StepModel]
+    device: torch.device = CPU
     missing: Callable[[], str | None] = lambda: None
     smooths: bool = True
     floor: float | None = None
 
     def make_storage(self, model: StepModel, num_tokens: int) -> KVStorage:
         """K and V for one window."""
-        storage = make_storage(model.config, num_tokens, self.kv_dtype)
+        storage = make_storage(model.config, num_tokens, self.kv_dtype, self.device)
         if storage.format is not None and self.smooths:
             calibrate(model, storage, model.config.max_position)
         return storage
@@ -102,6 +118,42 @@ def _native(*, int8: bool) -> Callable[[Checkpoint], StepModel]:
 
 def _native_missing() -> str | None:
     status = native_status()
+    return None if status.available else status.reason
+
+
+def _cuda(name: str | None, *, quantized_kv: bool) -> Callable[[Checkpoint], StepModel]:
+    """The CUDA step with weights in a format of one byte, or bfloat16."""
+
+    def opened(checkpoint: Checkpoint) -> StepModel:
+        from engine.cuda.caches import keep_kernels
+
+        keep_kernels()  # before Triton is loaded
+        from engine.cuda.decoder import load_cuda
+
+        return load_cuda(
+            checkpoint,
+            device=CUDA,
+            dtype=torch.bfloat16,
+            quantized=None if name is None else FORMATS_OF_NUMBERS[name],
+            quantized_kv=quantized_kv,
+        )
+
+    return opened
+
+
+def _cuda_form(weights: str | None, kv: str | None) -> Form:
+    label = f"cuda, {weights or 'bfloat16'} weights, {kv or 'bfloat16'} K and V"
+    return Form(
+        label=label,
+        kv_dtype=torch.bfloat16 if kv is None else FORMATS_OF_NUMBERS[kv].dtype,
+        open=_cuda(weights, quantized_kv=kv is not None),
+        device=CUDA,
+        missing=_cuda_missing,
+    )
+
+
+def _cuda_missing() -> str | None:
+    status = cuda_status(CUDA)
     return None if status.available else status.reason
 
 
@@ -165,5 +217,12 @@ FORMS: Mapping[str, Form] = {
         kv_dtype=torch.float32,
         open=_simulated(Numbers(weights=fp8, inputs=fp8)),
     ),
+    "cuda-bfloat16": _cuda_form(None, None),
+    "cuda-kv-int8": _cuda_form(None, "int8"),
+    "cuda-kv-fp8": _cuda_form(None, "fp8"),
+    "cuda-int8": _cuda_form("int8", None),
+    "cuda-int8-kv-int8": _cuda_form("int8", "int8"),
+    "cuda-fp8": _cuda_form("fp8", None),
+    "cuda-fp8-kv-fp8": _cuda_form("fp8", "fp8"),
 }
 """By the name that `--forms` takes, in the order of the table; the reference comes first."""

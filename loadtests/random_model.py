@@ -1,6 +1,7 @@
 """A model directory of random weights in a known shape, with the tokenizer of a stored model, to be served.
 
 python -m loadtests.random_model --shape qwen3-0.6b --tokenizer smollm2-135m --out /tmp/qwen3-random
+python -m loadtests.random_model --shape tiny --tokenizer made --out /tmp/tiny
 
 How fast a server is does not depend on the numbers, so it can be measured where a model's weights cannot be had. The
 vocabulary is the tokenizer's, for every token drawn must have a text.
@@ -24,17 +25,38 @@ from engine.models.parameters import parameter_shapes
 from engine.models.shapes import SHAPES
 from engine.text.gguf_tokenizer import load_gguf
 from engine.text.hf_tokenizer import load_directory
+from loadtests.made_tokenizer import MADE, make_tokenizer
 from loadtests.models import locate
+
+MADE_IDS = 49_152
+"""Of the tokenizer that is made where no model brings one."""
+
+TINY = replace(
+    SHAPES["qwen3-0.6b"],
+    hidden_size=64,
+    intermediate_size=128,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    max_position=8192,
+)
+"""A shape that any machine computes in no time: for trying measurements out."""
 
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
-def write_random_model(shape: str, tokenizer: Path, directory: Path, *, device: str = "cpu") -> Path:
+def shapes() -> dict[str, ModelConfig]:
+    """Those that are written, by name."""
+    return {**SHAPES, "tiny": TINY}
+
+
+def write_random_model(shape: str, tokenizer: Path | None, directory: Path, *, device: str = "cpu") -> Path:
     """Writes config.json, tokenizer.json and bfloat16 weights.
 
     Args:
-        shape: A name of `engine.models.shapes`.
-        tokenizer: Hugging Face directory or GGUF file whose tokenizer to take.
+        shape: A name of `engine.models.shapes`, or `tiny`.
+        tokenizer: Hugging Face directory or GGUF file whose tokenizer to take; None makes one.
         directory: Where to; made if it is missing.
         device: Where numbers are drawn.
 
@@ -42,14 +64,17 @@ def write_random_model(shape: str, tokenizer: Path, directory: Path, *, device: 
         KeyError: The shape is unknown, or of a family that is not written here.
         ModelLoadError: There is no tokenizer.
     """
-    library = (load_directory(tokenizer) if tokenizer.is_dir() else load_gguf(tokenizer)).library
-    config = replace(SHAPES[shape], vocab_size=library.get_vocab_size())
+    if tokenizer is None:
+        library = make_tokenizer(MADE_IDS)
+    else:
+        library = (load_directory(tokenizer) if tokenizer.is_dir() else load_gguf(tokenizer)).library
+    config = replace(shapes()[shape], vocab_size=library.get_vocab_size())
     directory.mkdir(parents=True, exist_ok=True)
     library.save(str(directory / "tokenizer.json"))
-    (directory / "config.json").write_text(json.dumps(_config_json(config), indent=2) + "\n")
     torch.manual_seed(0)
     tensors = {name: _draw(name, shape, device) for name, shape in parameter_shapes(config).items()}
     save_file(tensors, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(_config_json(config), indent=2) + "\n")  # last: all is there
     return directory
 
 
@@ -86,12 +111,15 @@ def _config_json(config: ModelConfig) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command."""
     parser = argparse.ArgumentParser(prog="python -m loadtests.random_model", description="Write random weights.")
-    parser.add_argument("--shape", choices=sorted(SHAPES), required=True, help="whose shape")
-    parser.add_argument("--tokenizer", default="smollm2-135m", help="stored model, directory or file with a tokenizer")
+    parser.add_argument("--shape", choices=sorted(shapes()), required=True, help="whose shape")
+    parser.add_argument(
+        "--tokenizer", default="smollm2-135m", help=f"stored model, directory or file with a tokenizer, or {MADE}"
+    )
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     parser.add_argument("--device", default="cpu", help="where to draw the numbers")
     options = parser.parse_args(argv)
-    print(write_random_model(options.shape, locate(options.tokenizer), options.out, device=options.device))
+    tokenizer = None if options.tokenizer == MADE else locate(options.tokenizer)
+    print(write_random_model(options.shape, tokenizer, options.out, device=options.device))
     return 0
 
 

@@ -62,11 +62,24 @@ def report(
         text = f"### {table.title}\n\n{table.markdown()}" if markdown else table.text()
         print(f"\n{text}", flush=True)
     if json_path is not None:
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        shown = [table.to_json() for table in tables]
-        document = {"environment": environment(device), **results, "tables": shown}
-        json_path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        save(tables, results, json_path, device=device)
         print(f"\nwritten to {json_path}", flush=True)
+
+
+def save(tables: Sequence[Table], results: Mapping[str, Any], path: Path, *, device: str | None = None) -> None:
+    """Writes a result file, or what there is of it so far; whoever reads it meanwhile finds the whole of either.
+
+    Args:
+        tables: Shown in the docs in this order.
+        results: JSON values.
+        path: Where to; its directory is made.
+        device: See `environment`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"environment": environment(device), **results, "tables": [table.to_json() for table in tables]}
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(path)
 
 
 def _version(package: str) -> str | None:

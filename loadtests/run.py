@@ -20,7 +20,7 @@ from pathlib import Path
 
 from loadtests.client import Target, complete
 from loadtests.measure import Outcome, Slo, latency_table, summarize, throughput_table
-from loadtests.results import report
+from loadtests.results import report, save
 from loadtests.server import running_server
 from loadtests.workload import Lengths, Workload
 
@@ -132,6 +132,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=1, help="closed loop: processes the clients are spread over")
     parser.add_argument("--rate", type=float, help="open loop: requests per second (Poisson)")
     parser.add_argument("--requests", type=int, help="requests of a run; default: four a client, at least 8")
+    parser.add_argument("--warm-up", type=int, default=0, help="requests a client before those of a run, not counted")
+    parser.add_argument("--device", help="where the server computes, for the file: cuda:0 adds the GPU's name")
     parser.add_argument("--prompt", type=Lengths.parse, default=Lengths.parse("128"), help="tokens: N or LOW:HIGH")
     parser.add_argument("--output", type=Lengths.parse, default=Lengths.parse("64"), help="tokens: N or LOW:HIGH")
     parser.add_argument("--shared-prefix", type=int, default=0, help="tokens that all prompts begin with")
@@ -149,6 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     num_failed = 0
     with target_of(options) as target:
         asyncio.run(_warm_up(target, options))
+        workload_json = _described(options, target.model)
         for concurrency in [0] if options.rate is not None else options.concurrency:
             workload = Workload(
                 num_requests=options.requests or max(8, 4 * concurrency),
@@ -158,12 +161,25 @@ def main(argv: Sequence[str] | None = None) -> int:
                 shared_prefix=options.shared_prefix,
                 seed=options.seed + concurrency,
             )
+            if options.warm_up:
+                before = replace(
+                    workload, num_requests=options.warm_up * max(1, concurrency), seed=workload.seed + 2_000_003
+                )
+                run_workload(target, before, concurrency, options.processes)
             summary = summarize(run_workload(target, workload, concurrency, options.processes), slo)
             how = f"{options.rate:g} requests/s (Poisson)" if options.rate is not None else f"{concurrency} clients"
             tables += [latency_table(summary, how), throughput_table(summary)]
             runs.append({"rate": options.rate, "concurrency": concurrency or None, **summary.to_json()})
             num_failed += summary.num_failed
-    report(tables, {"workload": _described(options), "runs": runs}, json_path=options.json, markdown=options.markdown)
+            if options.json is not None:  # whatever happens to the next, this one is kept
+                save(tables, {"workload": workload_json, "runs": runs}, options.json, device=options.device)
+    report(
+        tables,
+        {"workload": workload_json, "runs": runs},
+        json_path=options.json,
+        markdown=options.markdown,
+        device=options.device,
+    )
     return 1 if num_failed else 0
 
 
@@ -172,13 +188,14 @@ async def _warm_up(target: Target, options: argparse.Namespace) -> None:
     await closed_loop(target, workload, concurrency=2)
 
 
-def _described(options: argparse.Namespace) -> dict[str, object]:
+def _described(options: argparse.Namespace, model: str) -> dict[str, object]:
     return {
-        "model": options.model,
+        "model": model,
         "prompt_tokens": [options.prompt.low, options.prompt.high],
         "output_tokens": [options.output.low, options.output.high],
         "shared_prefix_tokens": options.shared_prefix,
         "seed": options.seed,
+        "warm_up_requests_per_client": options.warm_up,
         "slo_ttft_ms": options.slo_ttft_ms,
         "slo_tpot_ms": options.slo_tpot_ms,
     }

@@ -28,8 +28,10 @@ def windows(token_ids: Sequence[int], size: int) -> Iterator[list[int]]:
             yield window
 
 
-def make_storage(config: ModelConfig, num_tokens: int, dtype: torch.dtype) -> KVStorage:
-    """K and V for one window on the CPU."""
+def make_storage(
+    config: ModelConfig, num_tokens: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> KVStorage:
+    """K and V for one window."""
     return KVStorage(
         num_layers=config.num_layers,
         num_pages=-(-num_tokens // PAGE_SIZE),
@@ -37,7 +39,7 @@ def make_storage(config: ModelConfig, num_tokens: int, dtype: torch.dtype) -> KV
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         dtype=dtype,
-        device=torch.device("cpu"),
+        device=torch.device(device),
     )
 
 
@@ -45,12 +47,13 @@ def read_window(model: StepModel, storage: KVStorage, token_ids: Sequence[int], 
     """Prefills a window in chunks, every row read out.
 
     Returns:
-        [T, V] float32: at row i the logits of what follows tokens 0..i.
+        [T, V] float32 on the CPU: at row i the logits of what follows tokens 0..i.
     """
     parts = []
+    device = storage.device
     for start in range(0, len(token_ids), chunk):
         stop = min(start + chunk, len(token_ids))
-        positions = torch.arange(start, stop)
+        positions = torch.arange(start, stop, device=device)
         layout = LaneLayout(
             query_starts=[0, stop - start],
             context_lens=[stop],
@@ -58,14 +61,14 @@ def read_window(model: StepModel, storage: KVStorage, token_ids: Sequence[int], 
             slots=positions.clone(),
         )
         step = StepInputs(
-            token_ids=torch.tensor(token_ids[start:stop]),
+            token_ids=torch.tensor(token_ids[start:stop], device=device),
             positions=positions,
             layout=layout,
             storage=storage,
-            readout_rows=torch.arange(stop - start),
+            readout_rows=torch.arange(stop - start, device=device),
         )
         # A step model may hand out its own buffer, valid until the next step.
-        parts.append(model.forward(step).clone())
+        parts.append(model.forward(step).to("cpu", copy=True))
     return torch.cat(parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from engine.build import build_loop
+from engine.config import EngineConfig
 from engine.engine import open_engine
 from engine.errors import InvalidRequest
 from engine.request import AttentionSpec, ProgramSpec, Readout
@@ -24,10 +26,17 @@ from extensions.live_context import LiveContext
 from extensions.output import GenerateOptions
 from extensions.passes import PassLane, draw_from_rows
 from extensions.runtime import Runtime
-from tests.equivalence.harness import STEPS
+from tests.equivalence.harness import STEPS, Step
 from tests.equivalence.test_live_contexts import asked, engine_config, go_on, no_page_is_used
 from tests.equivalence.test_passes import bits
 from tests.tiny_models import Family, write_tiny_model
+
+DEVICE = os.environ.get("WYE_TEST_DEVICE", "cpu")
+"""The same holds on a GPU: `WYE_TEST_DEVICE=cuda pytest ...`."""
+
+ON_GPU = DEVICE != "cpu"
+STEPS_HERE = [pytest.param("torch"), pytest.param("cuda", marks=pytest.mark.gpu)] if ON_GPU else STEPS
+FLOAT32_STEPS: list[Step] = ["torch", "cuda"] if ON_GPU else ["torch"]
 
 VOCAB = 400
 FEW = Readout(1)
@@ -40,17 +49,24 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model"), "llama", seed=1)
 
 
-@pytest.fixture(params=STEPS)
+def config_of(model: Path, step: Step, **fields: Any) -> EngineConfig:
+    """A small engine on the device of the tests; on a GPU everything is float32."""
+    if not ON_GPU:
+        return engine_config(model, step, **fields)
+    return replace(engine_config(model, "torch", **fields), device=DEVICE, step="cuda" if step == "cuda" else "torch")
+
+
+@pytest.fixture(params=STEPS_HERE)
 async def runtime(request: pytest.FixtureRequest, model: Path) -> AsyncIterator[Runtime]:
     """A real engine of few pages in a thread of this process."""
-    async with open_engine(build_loop(engine_config(model, request.param, num_pages=40))) as engine:
+    async with open_engine(build_loop(config_of(model, request.param, num_pages=40))) as engine:
         yield Runtime(engine, TextModel.load(model))
         await no_page_is_used(engine)
 
 
 def tolerance(runtime: Runtime) -> float:
     """The native step rounds what it multiplies by; scores are from what it has stored."""
-    if runtime.info.step == "torch":
+    if runtime.info.dtype == "float32":
         return 1e-4
     return 0.12 if runtime.info.dtype == "int8" else 0.03
 
@@ -85,8 +101,9 @@ async def attended(
     return [np.pad(one, (0, length - len(one))) for one in found]
 
 
+@pytest.mark.parametrize("step", FLOAT32_STEPS)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
-async def test_rows_with_masks_attend_as_transformers_says(family: Family, tmp_path: Path) -> None:
+async def test_rows_with_masks_attend_as_transformers_says(family: Family, step: Step, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", family, seed=3)
     rng = random.Random(family)
     history, tokens = [rng.randrange(3, VOCAB) for _ in range(23)], [rng.randrange(3, VOCAB) for _ in range(7)]
@@ -97,7 +114,7 @@ async def test_rows_with_masks_attend_as_transformers_says(family: Family, tmp_p
         mask[23 + row] = False
         mask[23 + row, slots] = True
     weights = reference(model, [*history, *tokens], [*range(23), *positions], mask)
-    async with open_engine(build_loop(engine_config(model, "torch"))) as engine:
+    async with open_engine(build_loop(config_of(model, step))) as engine:
         context = Runtime(engine, TextModel.load(model)).open_context(history)
         shape = {"positions": positions, "sights": [bits(slots, 30) for slots in seen]}
         each = await attended(context, tokens, [0, 3, 6], AttentionSpec(), **shape)
@@ -203,11 +220,12 @@ async def test_reading_attention_changes_no_bit_of_what_is_computed(runtime: Run
     (branch,) = context.fork()
     looked = await branch.look_once([7, 8], [0, 1], readout=Readout(-1), attention=AttentionSpec())
     branch.release()
+    close = 1e-4 if ON_GPU else 1e-5
     for found, wanted in zip(looked.distributions, alone, strict=True):
-        np.testing.assert_allclose(found.logprobs, wanted.logprobs, atol=1e-5)
+        np.testing.assert_allclose(found.logprobs, wanted.logprobs, atol=close)
     after = await context.next(top=-1)
-    if runtime.info.step == "torch":  # where a row's bits depend on how many are beside it
-        np.testing.assert_allclose(after.logprobs, before.logprobs, atol=1e-5)
+    if runtime.info.step in ("torch", "cuda"):  # where a row's bits depend on how many are beside it
+        np.testing.assert_allclose(after.logprobs, before.logprobs, atol=close)
     else:
         assert list(after.logprobs) == list(before.logprobs)
     fresh = runtime.open_context([30, 31, 32])
@@ -243,7 +261,7 @@ async def test_more_numbers_than_one_answer_may_have_are_refused(
 
 
 async def test_a_server_may_do_without(model: Path) -> None:
-    config = replace(engine_config(model, "torch"), attention_scores="off")
+    config = replace(config_of(model, "torch"), attention_scores="off")
     async with open_engine(build_loop(config)) as engine:
         assert not engine.info.reads_attention
         context = Runtime(engine, TextModel.load(model)).open_context([5, 6, 7])
