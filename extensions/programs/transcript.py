@@ -243,6 +243,8 @@ def read_messages(value: Sequence[Any]) -> list[Message]:
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or not role:
             raise TemplateError(f"messages[{at}] has no role")
+        if role == "tool" and content is not None:
+            content = _told(content, at)
         if content is not None and not isinstance(content, str):
             raise TemplateError(f"messages[{at}]: content must be text")
         given = {**message, "content": content or ""}
@@ -250,6 +252,20 @@ def read_messages(value: Sequence[Any]) -> list[Message]:
             given["tool_calls"] = [_read_call(call, at) for call in message["tool_calls"]]
         messages.append(given)
     return messages
+
+
+def _told(content: object, at: int) -> str:
+    """What a tool has answered: text as it is, any other JSON value as JSON.
+
+    Raises:
+        TemplateError: It is no JSON.
+    """
+    if isinstance(content, str):
+        return content
+    try:
+        return json.dumps(content, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TemplateError(f"messages[{at}]: content must be text or a JSON value: {error}") from None
 
 
 def _read_call(call: object, at: int) -> dict[str, Any]:

@@ -16,6 +16,25 @@ CHECK_ONLY = "wye_check_only"
 _IMPORTS = "import asyncio, json, math, re"
 _DUMPS = "wye_dumps"
 _RESULT = "wye_result"
+_LEAVE = "wye_leave"
+_PLAIN = "wye_plain"
+_LEAVING = f"""
+def {_PLAIN}(value):
+    if isinstance(value, tuple) or isinstance(value, list):
+        return [{_PLAIN}(one) for one in value]
+    return {{key: {_PLAIN}(one) for key, one in value.items()}} if isinstance(value, dict) else value
+
+def {_LEAVE}(value):
+    try:
+        return {_DUMPS}(value)
+    except TypeError:
+        pass
+    try:
+        return {_DUMPS}({_PLAIN}(value))
+    except TypeError as error:
+        raise TypeError("main returned what is no JSON: " + str(error))
+"""
+"""Behind a script. The sandbox's own JSON knows no tuples with names, such as `Usage`: they become lists."""
 NUM_LINES_BEFORE = 1
 
 _TYPES_IMPORT = re.compile(
@@ -35,15 +54,15 @@ def to_run(source: str, exports_as: str = "") -> str:
         source: The script.
         exports_as: Name under which a context that `main` returns is exported: its id is the result then.
     """
-    call = f"{_DUMPS}(await main(request, lm))"
+    call = f"{_LEAVE}(await main(request, lm))"
     if exports_as:
         call = (
             f"{_RESULT} = await main(request, lm)\n"
             f"if str(type({_RESULT})) == \"<class 'Context'>\":\n"
             f"    {_RESULT} = await {_RESULT}.export({exports_as!r})\n"
-            f"{_DUMPS}({_RESULT})"
+            f"{_LEAVE}({_RESULT})"
         )
-    return f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{with_guessing(_without_types(source))}\n{call}"
+    return f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{with_guessing(_without_types(source))}\n{_LEAVING}{call}"
 
 
 def _without_types(source: str) -> str:

@@ -43,6 +43,20 @@ async def test_any_other_value_is_the_result(stage: Stage, value: str) -> None:
     assert (outcome.content, outcome.result) == (None, eval(value))
 
 
+async def test_tuples_with_names_that_main_returns_are_lists(stage: Stage) -> None:
+    found = await stage.value(
+        """
+        ctx = await lm.context(request.messages)
+        answer = await ctx.generate(max_tokens=3, logprobs=1)
+        return {"usage": answer.usage, "tokens": [(one.token, one) for one in answer.logprobs], "pair": (1, {"a": ()})}
+        """
+    )
+    assert found["usage"][2] == 3
+    assert [len(pair) for pair in found["tokens"]] == [2, 2, 2]
+    assert all(token == one[0] for token, one in found["tokens"])
+    assert found["pair"] == [1, {"a": []}]
+
+
 async def test_text_emitted_while_it_was_made_is_not_sent_twice(stage: Stage) -> None:
     outcome = await stage.run(
         main_of("""

@@ -243,3 +243,27 @@ def test_a_tool_that_the_model_knows_is_not_told_again() -> None:
     talk.answer("None.")
     talk._take(talk.writer.offer(talk.transcript, talk.ids, [weather]))
     assert talk.text.count('"weather"') == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("21 degrees", "21 degrees"),
+        ({"sky": "clair", "à": [1, None]}, '{"sky": "clair", "à": [1, null]}'),
+        ([{"n": 1}], '[{"n": 1}]'),
+        (21.5, "21.5"),
+        (False, "false"),
+        (None, ""),
+    ],
+)
+def test_what_a_tool_answered_is_told_as_json_where_it_is_no_text(content: object, told: str) -> None:
+    (message,) = read_messages([{"role": "tool", "content": content}])
+    assert message["content"] == told
+
+
+def test_others_than_tools_say_text_and_tools_say_json() -> None:
+    with pytest.raises(TemplateError, match=r"messages\[0\]: content must be text"):
+        read_messages([{"role": "user", "content": {"sky": "clear"}}])
+    for content in (float("nan"), {"x": {1}}):
+        with pytest.raises(TemplateError, match=r"messages\[0\]: content must be text or a JSON value"):
+            read_messages([{"role": "tool", "content": content}])
