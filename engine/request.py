@@ -74,6 +74,8 @@ class ConstraintSpec(msgspec.Struct, frozen=True, kw_only=True):
             it; empty for the language alone.
         opening: The output is free until it begins with this; None for what is held from the first token on.
         param: The client's field to blame when this cannot be compiled.
+        schema_params: The client's fields that hold the schemas of the rules `arguments_0`, `arguments_1` and so on of
+            a Lark grammar, to blame if it is one of them.
     """
 
     kind: ConstraintKind
@@ -84,6 +86,7 @@ class ConstraintSpec(msgspec.Struct, frozen=True, kw_only=True):
     frame: str = ""
     opening: Opening | None = None
     param: str = "constraint"
+    schema_params: tuple[str, ...] = ()
 
 
 class Readout(msgspec.Struct, frozen=True, array_like=True):

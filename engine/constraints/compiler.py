@@ -14,7 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from engine.constraints.checker import GrammarChecker
 from engine.constraints.constraint import Constraint
-from engine.constraints.grammar import explain, to_grammar
+from engine.constraints.grammar import explain, refusal, schemas_within, to_grammar
 from engine.constraints.limits import parser_limits
 from engine.constraints.sleeping import SleepingConstraint
 from engine.constraints.vocabulary import VocabularyBytes, make_tokenizer
@@ -127,7 +127,7 @@ class ConstraintCompiler:
         try:
             grammar = to_grammar(spec)
         except ValueError as error:
-            raise InvalidRequest(f"{spec.kind}: {error}"[:500], spec.param) from None
+            raise refusal(spec.param, str(error)[:500]) from None
         self._refuse(spec, self._checker().check(grammar))
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
         self._refuse(spec, matcher.get_error())
@@ -139,8 +139,13 @@ class ConstraintCompiler:
         return constraint
 
     def _refuse(self, spec: ConstraintSpec, fault: str) -> None:
-        if fault:
-            raise InvalidRequest(f"the {spec.kind.replace('_', ' ')} cannot be enforced: {explain(fault)}", spec.param)
+        if not fault:
+            return
+        # Of several schemas, one that cannot be compiled by itself is the one to blame.
+        for param, grammar in schemas_within(spec):
+            if own := self._checker().check(grammar):
+                raise refusal(param, explain(own))
+        raise refusal(spec.param, explain(fault))
 
     def _asleep(self, constraint: Constraint, opening: Opening, tokenizer: LLTokenizer) -> Constraint:
         assert self._vocabulary is not None

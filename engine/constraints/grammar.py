@@ -18,6 +18,9 @@ BOUNDED_WHITESPACE = r" |\n {0,16}"
 
 _GBNF_RULE = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
 _UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
+_LINE = re.compile(r"at ([0-9]+)\([0-9]+\): invalid regex")
+_BAD_PATTERN = re.compile(r"regex parse error:.*?^error: ([^\n]*)", re.MULTILINE | re.DOTALL)
+_SCHEMA_RULE = re.compile(r"^arguments_([0-9]+): .*?%json (.*)$", re.MULTILINE)
 _IN_SCHEMA = re.compile(r"failed to compile JSON schema: (.*)")
 """What is wrong with a schema inside a grammar; lines of the grammar follow, which the client has not written."""
 
@@ -30,7 +33,7 @@ def to_grammar(spec: ConstraintSpec) -> str:
     """
     limit = MAX_REGEX_BYTES if spec.kind is ConstraintKind.REGEX else MAX_SOURCE_BYTES
     if len(spec.source.encode("utf-8", "replace")) > limit:
-        raise InvalidRequest(f"the {spec.kind.replace('_', ' ')} is longer than {limit} bytes", spec.param)
+        raise refusal(spec.param, f"it is longer than {limit} bytes")
     grammar = _own_grammar(spec)
     return _framed(grammar, spec.frame) if spec.frame else grammar
 
@@ -61,11 +64,26 @@ def _as_lark(text: str, spec: ConstraintSpec) -> str:
     if not _GBNF_RULE.search(text):
         return text
     if len(text) > MAX_GBNF_CHARS:
-        raise InvalidRequest(f"the grammar is longer than {MAX_GBNF_CHARS} characters", spec.param)
+        raise refusal(spec.param, f"it is longer than {MAX_GBNF_CHARS} characters")
     try:
         return any_to_lark(text)
     except Exception as error:  # the translator asserts and indexes its way through bad grammars
-        raise InvalidRequest(f"the grammar is neither Lark nor GBNF: {str(error)[:300]}", spec.param) from None
+        raise refusal(spec.param, f"it is neither Lark nor GBNF: {str(error)[:300]}") from None
+
+
+def refusal(param: str, reason: str) -> InvalidRequest:
+    """What a client is told of a field that cannot be made a constraint."""
+    return InvalidRequest(f"'{param}' cannot be enforced: {reason}", param)
+
+
+def schemas_within(spec: ConstraintSpec) -> list[tuple[str, str]]:
+    """The client's fields whose schemas a Lark grammar holds, each with a grammar of nothing but its schema."""
+    found = {int(number): schema for number, schema in _SCHEMA_RULE.findall(f"{spec.source}\n{spec.frame}")}
+    return [
+        (param, LLMatcher.grammar_from_lark(f"start: %json {found[number]}"))
+        for number, param in enumerate(spec.schema_params)
+        if number in found
+    ]
 
 
 _PLAINER = {
@@ -79,7 +97,12 @@ def explain(error: str) -> str:
     """Says what is wrong with a grammar, given what llguidance says of it."""
     unsupported = _UNSUPPORTED.search(error)
     if unsupported:
-        return f"keywords that cannot be enforced: {unsupported[1]}"
+        return f"it has keywords that are not supported: {unsupported[1]}"
+    pattern = _BAD_PATTERN.search(error)
+    if pattern:
+        line = _LINE.match(error)
+        where = f" in line {line[1]}" if line and line[1] != "1" else ""
+        return f"a regular expression{where} cannot be read: {pattern[1]}"
     inner = _IN_SCHEMA.search(error)
     text = inner[1] if inner else error.split("\n<non-verbose/>")[0]
     for said, meant in _PLAINER.items():
@@ -103,15 +126,15 @@ def _read_schema(spec: ConstraintSpec) -> dict[str, Any]:
     try:
         schema = json.loads(spec.source)
     except RecursionError:
-        raise InvalidRequest(f"the schema is nested deeper than {MAX_DEPTH} levels", spec.param) from None
+        raise refusal(spec.param, f"it is nested deeper than {MAX_DEPTH} levels") from None
     except ValueError as error:
-        raise InvalidRequest(f"the schema is not JSON: {error}", spec.param) from None
+        raise refusal(spec.param, f"it is not JSON: {error}") from None
     if isinstance(schema, bool):
         return _of_boolean(schema)
     if not isinstance(schema, dict):
-        raise InvalidRequest("the schema must be an object", spec.param)
+        raise refusal(spec.param, "a schema is an object")
     if depth_of(schema) > MAX_DEPTH:
-        raise InvalidRequest(f"the schema is nested deeper than {MAX_DEPTH} levels", spec.param)
+        raise refusal(spec.param, f"it is nested deeper than {MAX_DEPTH} levels")
     schema.pop("x-guidance", None)  # options are ours to set
     return schema
 
@@ -137,16 +160,16 @@ def _options(spec: ConstraintSpec) -> dict[str, Any]:
 
 def _whole_text(spec: ConstraintSpec) -> str:
     if not spec.source.strip():
-        raise InvalidRequest(f"the {spec.kind} is empty", spec.param)
+        raise refusal(spec.param, "it is empty")
     return spec.source
 
 
 def _read_choices(spec: ConstraintSpec) -> list[str]:
     choices = json.loads(spec.source)
     if not choices or not all(isinstance(choice, str) and choice for choice in choices):
-        raise InvalidRequest("it must be a list of strings, none of them empty", spec.param)
+        raise refusal(spec.param, "it must be a list of strings, none of them empty")
     if len(choices) > MAX_CHOICES:
-        raise InvalidRequest(f"it has more than {MAX_CHOICES} strings", spec.param)
+        raise refusal(spec.param, f"it has more than {MAX_CHOICES} strings")
     return list(dict.fromkeys(choices))
 
 

@@ -36,6 +36,7 @@ def held_calls(
     *,
     thinking: Thinking | None = None,
     special_id: SpecialId = lambda marker: None,
+    schema_params: tuple[str, ...] = (),
 ) -> ConstraintSpec:
     """A constraint of free text in which calls match.
 
@@ -45,9 +46,10 @@ def held_calls(
         tool_format: How the model writes calls.
         thinking: How the answer may think first.
         special_id: The id of a marker that is a special token.
+        schema_params: What the client calls the tools' schemas.
 
     Raises:
-        ValueError: A schema cannot be enforced in this format; says why.
+        ToolUnfit: A schema cannot be enforced in this format; says why.
     """
     schemas = {name: _schema(schema) if name in strict else _ANY_OBJECT for name, schema in tools.items()}
     return ConstraintSpec(
@@ -62,6 +64,7 @@ def held_calls(
             in_thought=thinking is not None and thinking.is_open,
         ),
         param="tools",
+        schema_params=schema_params,
     )
 
 

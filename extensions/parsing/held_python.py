@@ -19,11 +19,23 @@ _SHARED = {"$defs", "definitions"}
 _SAYING = {"title", "description", "$schema", "default", "examples", "$id", "$comment"}
 
 
+class ToolUnfit(ValueError):
+    """A tool whose arguments cannot be held to its schema.
+
+    Attributes:
+        name: Of the tool.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.name = name
+
+
 def python_rules(schemas: Mapping[str, dict[str, Any]]) -> tuple[list[str], list[str]]:
     """Rules with one called `python`, what follows the bracket; and the alternatives of calls that no marker announces.
 
     Raises:
-        ValueError: A schema cannot be enforced.
+        ToolUnfit: A schema cannot be enforced.
     """
     numbers = {name: number for number, name in enumerate(schemas) if _is_name(name)}
     if not numbers:
@@ -66,7 +78,7 @@ def _inside(rule: str, name: str, schema: dict[str, Any]) -> list[str]:
 
 
 def _check(name: str, schema: dict[str, Any]) -> None:
-    """Raises ValueError where more is asked of the arguments than can be seen to here."""
+    """Raises `ToolUnfit` where more is asked of the arguments than can be seen to here."""
     others = sorted(schema.keys() - _ALONE - _SHARED - _SAYING)
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not all(isinstance(one, dict | bool) for one in properties.values()):
@@ -78,7 +90,7 @@ def _check(name: str, schema: dict[str, Any]) -> None:
     else:
         others += [f"the property {key!r}" for key in properties if not _is_name(key)]
     if others:
-        raise ValueError(f"the parameters of '{name}' cannot be enforced in calls in Python's spelling: {others[0]}")
+        raise ToolUnfit(name, f"not possible in calls in Python's spelling: {others[0]}")
 
 
 def _is_name(text: str) -> bool:

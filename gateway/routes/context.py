@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.errors import ContextTooLong
 from engine.request import EngineInfo
@@ -17,9 +17,9 @@ from gateway.state.store import ResponseStore
 from gateway.tools.offers import Listing, Offers
 from gateway.translate.behind import PrefixStart
 from gateway.translate.chat_work import ChatWork, prepare_chat
+from gateway.translate.client_names import client_names, named_by_client
 from gateway.translate.responses_input import (
     chat_request,
-    client_names,
     resolve_references,
     turn_starts,
     without_oldest,
@@ -140,9 +140,13 @@ async def _prepare(
     start: PrefixStart | None = None,
 ) -> tuple[ChatRequest, ChatWork]:
     chat = chat_request(body, items, offers)
-    with client_names():
+    with client_names(body):
         check_limits(chat, services.settings)
-        return chat, await prepare_chat(chat, services.runtime.text, info, services.settings, start)
+        work = await prepare_chat(chat, services.runtime.text, info, services.settings, start)
+    if work.options.constraint is not None:
+        options = replace(work.options, constraint=named_by_client(work.options.constraint, body))
+        work = replace(work, options=options)
+    return chat, work
 
 
 async def _prepare_latest(

@@ -34,9 +34,9 @@ from gateway.services import Services, ServicesDep, read_body
 from gateway.state.store import TooLargeToStore
 from gateway.tenancy.payer import Payer
 from gateway.tools.turn import ToolTurn
+from gateway.translate.client_names import client_names
 from gateway.translate.programs import chat_for_program
 from gateway.translate.responses_events import ResponseWriter
-from gateway.translate.responses_input import client_names
 from gateway.translate.responses_object import Body, is_over, new_response
 from gateway.translate.responses_tools import ToolResponseWriter
 
@@ -126,7 +126,7 @@ async def _begin(
         writer = ToolResponseWriter(response, form, work, prompt.untold)
     else:
         part = prompt.work.work if used is None else used.work(prompt.work.work)
-        with client_names():
+        with client_names(body):
             work = await Generations.start(
                 services.runtime,
                 [services.retainer.plan(body, info, payer, part, response)],

@@ -24,8 +24,8 @@ from gateway.tools.offers import Offers, names_of
 from gateway.tools.turn import ToolTurn
 from gateway.translate.chat import ChatForm
 from gateway.translate.chat_work import prepare_chat
+from gateway.translate.client_names import client_names, own_names
 from gateway.translate.head import Head
-from gateway.translate.responses_input import client_names
 from gateway.translate.server_tools import ServerToolChunks, check_server_tools, server_tools_answer
 
 MAX_KEY_CHARS = 255
@@ -43,7 +43,15 @@ async def chat_with_tools(request: Request, services: Services, body: ChatReques
     offers = await services.tools.resolver.by_name(body.server_tools, names_of(body.tools), caller)
     chat = body.model_copy(update={"tools": [*body.tools, *offers.tools()]})
     work = await begin_turn(
-        services, chat, offers, caller, payer=payer, model=model, max_calls=body.max_tool_calls, key=key_of(request)
+        services,
+        chat,
+        offers,
+        caller,
+        payer=payer,
+        model=model,
+        max_calls=body.max_tool_calls,
+        key=key_of(request),
+        naming=lambda: own_names(len(body.tools)),
     )
     form = work.form
     assert form is not None
@@ -83,7 +91,7 @@ async def begin_response_turn(
         max_calls=body.max_tool_calls,
         key=key,
         approved=approved,
-        naming=client_names,
+        naming=lambda: client_names(body),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,11 +16,12 @@ from extensions.parsing.detection import detect_thinking, format_of, special_mar
 from extensions.parsing.forced import call_grammar, thought_grammar
 from extensions.parsing.formats import FORMATS, ToolFormat
 from extensions.parsing.held import held_calls
+from extensions.parsing.held_python import ToolUnfit
 from extensions.parsing.reasoning import MARKERS, Thinking
 from gateway.errors import BadRequest
 from gateway.generations import Work
 from gateway.schemas.chat import ChatRequest
-from gateway.schemas.tools import ToolUse, tool_use
+from gateway.schemas.tools import Tool, ToolUse, tool_use
 from gateway.settings import Settings
 from gateway.translate.behind import PrefixStart, chat_behind
 from gateway.translate.chat import ChatForm
@@ -111,7 +113,7 @@ async def prepare_chat(
         is_held=use.is_strict and not use.is_forced and options.constraint is None,
         is_single=use.names_one or not body.parallel_tool_calls,
     )
-    return ChatWork(prompt_ids=ids, options=_with_plan(options, plan, use, text), plan=plan)
+    return ChatWork(prompt_ids=ids, options=_with_plan(options, plan, use, text, _schema_params(body.tools)), plan=plan)
 
 
 def tool_format_of(text: TextModel, settings: Settings) -> ToolFormat:
@@ -131,15 +133,26 @@ def _thinking(text: TextModel, settings: Settings) -> Thinking | None:
     return Thinking(start=start, end=end)
 
 
-def _with_plan(options: GenerateOptions, plan: AnswerPlan, use: ToolUse, text: TextModel) -> GenerateOptions:
+def _schema_params(tools: Sequence[Tool]) -> dict[str, str]:
+    """What the client calls the schemas of functions, by their names."""
+    return {tool.function.name: f"tools[{number}].function.parameters" for number, tool in enumerate(tools)}
+
+
+def _params_of(use: ToolUse, params: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(params[name] for name in use.names)
+
+
+def _with_plan(
+    options: GenerateOptions, plan: AnswerPlan, use: ToolUse, text: TextModel, params: Mapping[str, str]
+) -> GenerateOptions:
     markers = () if plan.thinking is None else (plan.thinking.start, plan.thinking.end)
     special = special_marker_ids(text.tokenizer, markers)
     if plan.is_forced:
-        options = replace(options, constraint=_constraint(plan, use, _thought(plan, text)))
+        options = replace(options, constraint=_constraint(plan, use, _thought(plan, text), params))
     elif plan.is_held:
-        options = replace(options, constraint=_held(plan, use, text))
+        options = replace(options, constraint=_held(plan, use, text, params))
     elif options.constraint is not None:
-        options = replace(options, constraint=_framed(options.constraint, plan, use, _thought(plan, text)))
+        options = replace(options, constraint=_framed(options.constraint, plan, use, _thought(plan, text), params))
     if plan.names and not plan.is_forced:
         special |= special_marker_ids(text.tokenizer, plan.tool_format.special_markers)
         if plan.is_single:
@@ -157,16 +170,24 @@ def _thought(plan: AnswerPlan, text: TextModel) -> str:
     return thought_grammar(thinking.start, thinking.end, is_open=thinking.is_open, special_ids=special_ids)
 
 
-def _framed(constraint: ConstraintSpec, plan: AnswerPlan, use: ToolUse, thought: str) -> ConstraintSpec:
+def _framed(
+    constraint: ConstraintSpec, plan: AnswerPlan, use: ToolUse, thought: str, params: Mapping[str, str]
+) -> ConstraintSpec:
     """The form that the client asked for, of an answer that may be preceded by thinking or be calls instead."""
     can_call = plan.names and set(CALL_MARKERS) <= {*plan.tool_format.markers, plan.tool_format.closer}
-    _check_depth(use)
-    return framed(constraint, thought=thought, tools=use.tools if can_call else (), is_single=plan.is_single)
+    _check_depth(use, params)
+    return framed(
+        constraint,
+        thought=thought,
+        tools=use.tools if can_call else (),
+        is_single=plan.is_single,
+        schema_params=_params_of(use, params) if can_call else (),
+    )
 
 
-def _held(plan: AnswerPlan, use: ToolUse, text: TextModel) -> ConstraintSpec:
+def _held(plan: AnswerPlan, use: ToolUse, text: TextModel, params: Mapping[str, str]) -> ConstraintSpec:
     """Calls that match their schemas, amid text that is free."""
-    _check_depth(use)
+    _check_depth(use, params)
     try:
         return held_calls(
             {tool.function.name: tool.function.parameters for tool in use.tools},
@@ -174,20 +195,22 @@ def _held(plan: AnswerPlan, use: ToolUse, text: TextModel) -> ConstraintSpec:
             plan.tool_format,
             thinking=plan.thinking,
             special_id=partial(special_marker_id, text.tokenizer),
+            schema_params=_params_of(use, params),
         )
-    except ValueError as error:
-        raise BadRequest(f"A tool is strict, but {error}.", "tools") from None
+    except ToolUnfit as error:
+        param = params[error.name]
+        raise BadRequest(f"'{param}' cannot be enforced: {error}.", param) from None
 
 
-def _check_depth(use: ToolUse) -> None:
+def _check_depth(use: ToolUse, params: Mapping[str, str]) -> None:
     for tool in use.tools:
         if depth_of(tool.function.parameters) > MAX_DEPTH:
-            name = tool.function.name
-            raise BadRequest(f"The parameters of '{name}' are nested deeper than {MAX_DEPTH} levels.", "tools")
+            param = params[tool.function.name]
+            raise BadRequest(f"'{param}' cannot be enforced: it is nested deeper than {MAX_DEPTH} levels.", param)
 
 
-def _constraint(plan: AnswerPlan, use: ToolUse, thought: str) -> ConstraintSpec:
-    _check_depth(use)
+def _constraint(plan: AnswerPlan, use: ToolUse, thought: str, params: Mapping[str, str]) -> ConstraintSpec:
+    _check_depth(use, params)
     return ConstraintSpec(
         kind=ConstraintKind.LARK,
         source=call_grammar(
@@ -198,4 +221,5 @@ def _constraint(plan: AnswerPlan, use: ToolUse, thought: str) -> ConstraintSpec:
         ),
         strict=any(tool.function.strict for tool in use.tools),
         param="tools",
+        schema_params=_params_of(use, params),
     )

@@ -16,7 +16,12 @@ CALL_MARKERS = ("<tool_call>", "</tool_call>")
 
 
 def framed(
-    constraint: ConstraintSpec, *, thought: str = "", tools: Sequence[Tool] = (), is_single: bool = False
+    constraint: ConstraintSpec,
+    *,
+    thought: str = "",
+    tools: Sequence[Tool] = (),
+    is_single: bool = False,
+    schema_params: tuple[str, ...] = (),
 ) -> ConstraintSpec:
     """A constraint of the answer as one of the whole output.
 
@@ -25,6 +30,7 @@ def framed(
         thought: Rules for what may come before it, with one called `thought`; see `thought_grammar`.
         tools: Those that the model may call instead of answering, in `CALL_MARKERS`.
         is_single: At most one call.
+        schema_params: What the client calls the tools' schemas.
     """
     if not thought and not tools:
         return constraint
@@ -34,7 +40,7 @@ def framed(
         opener, closer = (json.dumps(marker) for marker in (f"{CALL_MARKERS[0]}\n", f"\n{CALL_MARKERS[1]}"))
         more = "" if is_single else f' ("\\n" marked){{0,{MAX_PARALLEL_CALLS - 1}}}'
         lines += [f"calls: marked{more}", f"marked: {opener} call {closer}", _call_rules(tools)]
-    return msgspec.structs.replace(constraint, frame="\n".join(lines) + "\n")
+    return msgspec.structs.replace(constraint, frame="\n".join(lines) + "\n", schema_params=schema_params)
 
 
 def _call_rules(tools: Sequence[Tool]) -> str:

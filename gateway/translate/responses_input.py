@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.errors import InvalidRequest
-from gateway.errors import BadRequest, GatewayError
+from gateway.errors import BadRequest
 from gateway.schemas.base import validate
 from gateway.schemas.chat import ChatRequest
 from gateway.schemas.items import Item
 from gateway.schemas.messages import PART_SEPARATOR
 from gateway.schemas.responses import AnyTool, FunctionTool, PromptFields, ResponseRequest, TextFormat
 from gateway.tools.offers import Offers
+from gateway.translate.client_names import client_names
 from gateway.translate.mcp_items import McpHistory, chosen
 
 SAMPLING_FIELDS = (
@@ -38,17 +37,6 @@ SAMPLING_FIELDS = (
     "stream",
 )
 """What a chat request calls the same."""
-
-_NAMES = (
-    ("messages", "input"),
-    ("prompt_ids", "input"),
-    ("max_completion_tokens", "max_output_tokens"),
-    ("max_tokens", "max_output_tokens"),
-    ("response_format", "text.format"),
-    ("reasoning_effort", "reasoning.effort"),
-    ("verbosity", "text.verbosity"),
-)
-"""A chat request's fields and what clients of the Responses API call them."""
 
 
 def chat_request(body: PromptFields, items: Sequence[Item], offers: Offers | None = None) -> ChatRequest:
@@ -89,30 +77,9 @@ def chat_request(body: PromptFields, items: Sequence[Item], offers: Offers | Non
             fields["extension"] = {"sampler": body.extension.sampler, "args": body.extension.args}
     if offers:
         fields["tool_choice"] = chosen(body.tool_choice, offers)
-    with client_names():
+    with client_names(body):
         chat = validate(ChatRequest, fields)
     return chat.model_copy(update={"tools": [*chat.tools, *offers.tools()]}) if offers else chat
-
-
-@contextmanager
-def client_names() -> Iterator[None]:
-    """What is raised inside about a chat request's field names the field that the client sent.
-
-    Raises:
-        GatewayError: As raised inside, with another `param`.
-        InvalidRequest: As raised inside, with another `param`.
-    """
-    try:
-        yield
-    except (GatewayError, InvalidRequest) as error:
-        param = error.param
-        for theirs, ours in _NAMES:
-            if param is not None and param.split("[")[0].split(".")[0] == theirs:
-                error.param = ours
-                error.message = error.message.replace(f"'{param}'", f"'{ours}'")
-        if error.param is not None and error.param.startswith("tools["):
-            error.param = error.param.replace(".function", "")
-        raise
 
 
 def messages_of(items: Sequence[Item]) -> list[dict[str, Any]]:

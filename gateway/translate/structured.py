@@ -19,7 +19,7 @@ def constraint_of(fields: StructuredFields) -> ConstraintSpec | None:
     """
     found = list(_asked(fields))
     if len(found) > 1:
-        first, second = (spec.param for spec in found[:2])
+        first, second = (spec.param.split(".")[0] for spec in found[:2])
         raise BadRequest(f"'{second}' cannot be used together with '{first}'.", second)
     return found[0] if found else None
 
@@ -48,9 +48,9 @@ def _of_response_format(wanted: ResponseFormat) -> Iterator[ConstraintSpec]:
     if wanted.type == "text":
         return
     if wanted.json_schema is not None and wanted.type == "json_schema":
-        yield _of_schema(wanted.json_schema.schema_, param, strict=wanted.json_schema.strict)
+        yield _of_schema(wanted.json_schema.schema_, f"{param}.json_schema.schema", strict=wanted.json_schema.strict)
     elif wanted.schema_ is not None:
-        yield _of_schema(wanted.schema_, param)
+        yield _of_schema(wanted.schema_, f"{param}.schema")
     else:
         yield ConstraintSpec(kind=ConstraintKind.JSON_OBJECT, param=param)
 
@@ -59,16 +59,16 @@ def _of_structured_outputs(wanted: StructuredOutputs) -> Iterator[ConstraintSpec
     param = "structured_outputs"
     compact, pattern = wanted.disable_any_whitespace, wanted.whitespace_pattern
     if wanted.json_ is not None:
-        yield _of_schema(wanted.json_, param, compact=compact, whitespace_pattern=pattern)
+        yield _of_schema(wanted.json_, f"{param}.json", compact=compact, whitespace_pattern=pattern)
     if wanted.json_object:
         kind = ConstraintKind.JSON_OBJECT
-        yield ConstraintSpec(kind=kind, compact=compact, whitespace_pattern=pattern, param=param)
+        yield ConstraintSpec(kind=kind, compact=compact, whitespace_pattern=pattern, param=f"{param}.json_object")
     if wanted.regex is not None:
-        yield ConstraintSpec(kind=ConstraintKind.REGEX, source=wanted.regex, param=param)
+        yield ConstraintSpec(kind=ConstraintKind.REGEX, source=wanted.regex, param=f"{param}.regex")
     if wanted.choice is not None:
-        yield _of_choice(wanted.choice, param)
+        yield _of_choice(wanted.choice, f"{param}.choice")
     if wanted.grammar is not None:
-        yield ConstraintSpec(kind=ConstraintKind.LARK, source=wanted.grammar, param=param)
+        yield ConstraintSpec(kind=ConstraintKind.LARK, source=wanted.grammar, param=f"{param}.grammar")
 
 
 def _of_schema(

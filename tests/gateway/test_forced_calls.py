@@ -35,6 +35,8 @@ WEATHER: dict[str, Any] = {
 }
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
+SCHEMA_PARAM = "tools[0].function.parameters"
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -98,7 +100,7 @@ async def test_a_schema_that_cannot_be_enforced_is_refused(
     client: httpx.AsyncClient, parameters: dict[str, Any]
 ) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
-    await refused(client, chat(tools=[tool], tool_choice="required", stream=True), param="tools")
+    await refused(client, chat(tools=[tool], tool_choice="required", stream=True), param=SCHEMA_PARAM)
 
 
 async def test_a_schema_too_deep_is_refused(client: httpx.AsyncClient) -> None:
@@ -106,4 +108,4 @@ async def test_a_schema_too_deep_is_refused(client: httpx.AsyncClient) -> None:
     for _ in range(80):
         schema = {"type": "object", "properties": {"a": schema}}
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    await refused(client, chat(tools=[tool], tool_choice="required"), param="tools")
+    await refused(client, chat(tools=[tool], tool_choice="required"), param=SCHEMA_PARAM)

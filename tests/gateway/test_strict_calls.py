@@ -34,6 +34,8 @@ PARAMETERS: dict[str, Any] = {
     "additionalProperties": False,
 }
 
+SCHEMA_PARAM = "tools[0].function.parameters"
+
 
 def tool(name: str = "get_weather", parameters: dict[str, Any] = PARAMETERS, *, strict: bool = True) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters, "strict": strict}}
@@ -145,7 +147,7 @@ async def test_a_strict_schema_that_cannot_be_enforced_is_refused_by_its_keyword
     client: httpx.AsyncClient, keyword: dict[str, Any]
 ) -> None:
     parameters = {**PARAMETERS, **keyword}
-    error = await refused(client, chat(tools=[tool(parameters=parameters)], stream=True), param="tools")
+    error = await refused(client, chat(tools=[tool(parameters=parameters)], stream=True), param=SCHEMA_PARAM)
     assert next(iter(keyword)) in error["message"]
     assert "lazy" not in error["message"]  # nothing of the grammar that the client has not written
     await whole(client, chat(tools=[tool(parameters=parameters, strict=False)], max_tokens=4))
@@ -158,5 +160,5 @@ async def test_strict_tools_of_responses_are_held_too(client: httpx.AsyncClient)
     (call,) = [item for item in answer["output"] if item["type"] == "function_call"]
     assert matches({"function": call})
     flat["parameters"] = {**PARAMETERS, "not": {}}
-    error = await refused(client, body, path="/v1/responses", param="tools")
+    error = await refused(client, body, path="/v1/responses", param="tools[0].parameters")
     assert "not" in error["message"]

@@ -185,7 +185,7 @@ async def test_token_ids_of_forced_text_are_all_returned(client: httpx.AsyncClie
 
 async def test_parameters_that_leave_nothing_fail_the_request_rather_than_free_it(client: httpx.AsyncClient) -> None:
     body = chat(structured_outputs={"choice": ["zzz"]}, allowed_token_ids=[5])
-    error = await refused(client, body, param="structured_outputs")
+    error = await refused(client, body, param="structured_outputs.choice")
     assert "cannot be followed" in error["message"]
     assert content(await whole(client, chat(structured_outputs={"choice": ["yes"]}))) == "yes"
 
@@ -239,25 +239,25 @@ REFUSED: dict[str, tuple[Body, str]] = {
     "a schema that is text": ({"response_format": schema_format("x")}, "response_format.json_schema.schema"),
     "G-30 a subschema that is text": (
         {"response_format": schema_format({"type": "object", "properties": {"a": "bar"}})},
-        "response_format",
+        "response_format.json_schema.schema",
     ),
     "G-31 an unclosed pattern": (
         {"response_format": schema_format({"type": "string", "pattern": "^(unclosed"}, strict=True)},
-        "response_format",
+        "response_format.json_schema.schema",
     ),
-    "64 levels": ({"response_format": schema_format(nested(64))}, "response_format"),
+    "64 levels": ({"response_format": schema_format(nested(64))}, "response_format.json_schema.schema"),
     "an unsupported keyword": (
         {"response_format": schema_format({"type": "array", "uniqueItems": True}, strict=True)},
-        "response_format",
+        "response_format.json_schema.schema",
     ),
-    "G-33 a schema too long": ({"response_format": schema_format(one_of(5))}, "response_format"),
-    "a bad regex": ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
+    "G-33 a schema too long": ({"response_format": schema_format(one_of(5))}, "response_format.json_schema.schema"),
+    "a bad regex": ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
     "a long regex": ({"guided_regex": "a" * 20_000}, "guided_regex"),
     "a nested regex": ({"guided_regex": "(" * 3000 + "a" + ")" * 3000}, "guided_regex"),
     "no choices": ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
     "a choice that is no text": ({"guided_choice": [1]}, "guided_choice[0]"),
     "an empty choice": ({"guided_choice": [""]}, "guided_choice"),
-    "a bad grammar": ({"structured_outputs": {"grammar": "start: ("}}, "structured_outputs"),
+    "a bad grammar": ({"structured_outputs": {"grammar": "start: ("}}, "structured_outputs.grammar"),
     "two forms": ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
     "two fields": (
         {"response_format": {"type": "json_object"}, "structured_outputs": {"choice": ["b"]}},
@@ -274,6 +274,44 @@ async def test_what_cannot_be_enforced_is_a_400_that_names_the_field(
 ) -> None:
     error = await refused(client, chat(**fields, stream=streams), param=param)
     assert "uniqueItems" in error["message"] or "uniqueItems" not in str(fields)
+    assert f"'{param}'" in error["message"] or "lacks" in error["message"] or "together" in error["message"], error
+
+
+def function(name: str, schema: Body, *, strict: bool = True) -> Body:
+    return {"name": name, "parameters": {"type": "object", "properties": {"a": schema}}, "strict": strict}
+
+
+UNFIT = {"type": "array", "uniqueItems": True}
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_of_several_tools_the_one_whose_schema_cannot_be_enforced_is_named(
+    client: httpx.AsyncClient, choice: str, streams: bool
+) -> None:
+    functions = [function("f", {"type": "string"}), function("g", UNFIT), function("h", {"type": "integer"})]
+    fields: Body = {"tool_choice": choice, "stream": streams}
+    tools = [{"type": "function", "function": one} for one in functions]
+    error = await refused(client, chat(tools=tools, **fields), param="tools[1].function.parameters")
+    assert "'tools[1].function.parameters'" in error["message"]
+    assert "uniqueItems" in error["message"]
+    asked = {"input": "hi", "tools": [{"type": "function", **one} for one in functions], **fields}
+    error = await refused(client, asked, "/v1/responses", param="tools[1].parameters")
+    assert "'tools[1].parameters'" in error["message"]
+    tools[1]["function"] = function("g", nested(80))
+    await refused(client, chat(tools=tools, **fields), param="tools[1].function.parameters")
+
+
+async def test_a_form_of_a_response_is_blamed_by_its_own_name(client: httpx.AsyncClient) -> None:
+    form = {"type": "json_schema", "name": "x", "schema": {"type": "array", "uniqueItems": True}, "strict": True}
+    error = await refused(
+        client, {"input": "hi", "text": {"format": form}}, "/v1/responses", param="text.format.schema"
+    )
+    assert "'text.format.schema'" in error["message"]
+    tools = [{"type": "function", **function("f", {"type": "string"})}]
+    asked = {"input": "hi", "tools": tools, "tool_choice": {"type": "function"}}
+    error = await refused(client, asked, "/v1/responses", param="tool_choice.name")
+    assert "'tool_choice.name'" in error["message"]
 
 
 async def test_g_32_thousands_of_levels_are_a_400(client: httpx.AsyncClient) -> None:
