@@ -1,6 +1,7 @@
 """Compiles grammars that may be harmful, in a process of its own: one that takes for ever is killed with it.
 
-argument         seconds after which it ends itself amid a grammar: whoever asked would have killed it, were it not gone
+arguments        seconds of processor time after which it ends itself amid a grammar, and seconds after which it does
+                 so anyway: whoever asked would have killed it, were it not gone
 standard input   JSON lines, each a grammar (a string)
 standard output  JSON lines, each what is wrong with it (a string), empty for nothing
 """
@@ -36,18 +37,20 @@ def main() -> int:
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     threading.stack_size(STACK_BYTES)
-    thread = threading.Thread(target=_answer, args=(float(sys.argv[1]),))
+    thread = threading.Thread(target=_answer, args=(float(sys.argv[1]), float(sys.argv[2])))
     thread.start()
     thread.join()
     return 0
 
 
-def _answer(timeout_s: float) -> None:
+def _answer(cpu_s: float, wall_s: float) -> None:
     tokenizer = byte_tokenizer()
     _limit_memory()
     for line in sys.stdin.buffer:
-        signal.setitimer(signal.ITIMER_REAL, timeout_s)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        signal.setitimer(signal.ITIMER_REAL, wall_s)
         fault = check(msgspec.json.decode(line, type=str), tokenizer)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.stdout.buffer.write(msgspec.json.encode(fault) + b"\n")
         sys.stdout.buffer.flush()

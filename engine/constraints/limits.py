@@ -19,8 +19,11 @@ MAX_DEPTH = 64
 MAX_CHOICES = 4096
 """Most strings to choose from."""
 
-COMPILE_S = 10.0
-"""Longest that a constraint may take to compile."""
+COMPILE_CPU_S = 10.0
+"""Most processor time that a constraint may take to compile: the same however busy the machine is."""
+
+COMPILE_WALL_S = 120.0
+"""Longest that compiling may take; a machine that has not given it its processor time by then is too busy."""
 
 COMPILE_BYTES = 512 * 2**20
 """Most memory that compiling may take."""

@@ -16,14 +16,14 @@ from engine.constraints.checker import GrammarChecker
 from engine.constraints.compiler import ConstraintCompiler
 from engine.constraints.grammar import to_grammar
 from engine.constraints.limits import MAX_CHOICES, MAX_REGEX_BYTES, MAX_SOURCE_BYTES
-from engine.errors import EngineError, InvalidRequest
+from engine.errors import EngineError, InvalidRequest, ResourceExhausted
 from engine.request import ConstraintKind, ConstraintSpec
 from tests.engine.constraints.vocabulary import vocabulary
 
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[ConstraintCompiler]:
-    compiler = ConstraintCompiler(vocabulary, make_checker=lambda: GrammarChecker(timeout_s=4.0))
+    compiler = ConstraintCompiler(vocabulary, make_checker=lambda: GrammarChecker(cpu_s=3.0))
     yield compiler
     compiler.close()
 
@@ -174,13 +174,37 @@ def test_a_warm_compiler_has_its_process_before_the_first_constraint() -> None:
         compiler.close()
 
 
-def test_a_process_ends_by_itself_when_whoever_asked_is_gone() -> None:
+@pytest.mark.parametrize(("limits", "by"), [(("0.3", "60"), signal.SIGPROF), (("60", "0.3"), signal.SIGALRM)])
+def test_a_process_ends_by_itself_amid_what_is_too_dear(limits: tuple[str, str], by: signal.Signals) -> None:
     grammar = to_grammar(BOMBS["a remainder with too many states"])
     child = subprocess.Popen(
-        [sys.executable, "-m", "engine.constraints.checker_child", "0.3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "engine.constraints.checker_child", *limits],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     answer, _ = child.communicate(json.dumps(grammar).encode() + b"\n", timeout=60)
-    assert (child.returncode, answer) == (-signal.SIGALRM, b"")
+    assert (child.returncode, answer) == (-by, b"")
+
+
+def test_a_machine_that_is_too_busy_is_no_fault_of_the_constraint(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Stopped processes get no processor time, as on a machine that gives it all to others.
+    popen, children = subprocess.Popen, []
+
+    def stopped(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        children.append(popen(*args, **kwargs))
+        children[-1].send_signal(signal.SIGSTOP)
+        return children[-1]
+
+    checker = GrammarChecker(wall_s=0.2)
+    monkeypatch.setattr(subprocess, "Popen", stopped)
+    with pytest.raises(ResourceExhausted, match="too busy"):
+        checker.check('start: "x"')
+    assert children[0].wait(60) == -signal.SIGKILL
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    patient = GrammarChecker()
+    assert patient.check('start: "x"') == ""
+    patient.close()
+    checker.close()
 
 
 def test_a_model_without_a_tokenizer_refuses() -> None:
