@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from engine.build import build_loop
-from engine.config import EngineConfig, KVConfig
-from engine.connection import EngineConnection
-from engine.engine import open_engine
-from engine.text.model import TextModel
-from tests.extensions.programs.stage import Stage, main_of, until
-from tests.tiny_models import write_tiny_model
+from tests.extensions.programs.stage import Stage, main_of
 
 TREE = """
 TREE = '''
@@ -28,26 +19,10 @@ def mask(slot, row, start, parent):
 """
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "llama")
-
-
 @pytest.fixture
-async def engine(directory: Path) -> AsyncIterator[EngineConnection]:
-    config = EngineConfig(
-        model=str(directory), device="cpu", weights="float32", check_integrity=True, kv=KVConfig(num_pages=64)
-    )
-    async with open_engine(build_loop(config)) as engine:
-        yield engine
-        await until(lambda: engine.stats.num_used_pages == 0)
-
-
-@pytest.fixture
-async def stage(engine: EngineConnection, directory: Path) -> AsyncIterator[Stage]:
-    made = Stage(engine, TextModel.load(directory))
-    yield made
-    await made.aclose()
+def stage(real_stage: Stage) -> Stage:
+    """All of these programs run over a real engine."""
+    return real_stage
 
 
 async def test_a_mask_rule_hides_what_the_same_bits_hide(stage: Stage) -> None:
