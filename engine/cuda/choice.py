@@ -12,7 +12,7 @@ import torch
 from engine.cuda.draw_table import DrawTable
 from engine.cuda.kernels.draw import FULL, PLAIN, DrawLanes, launch_draw
 from engine.cuda.logprobs import gather_logprobs
-from engine.sampling.choice import SampleLane
+from engine.sampling.choice import ForcedTokens, SampleLane
 from engine.sampling.distribution import Outline, outline
 from engine.sampling.logprobs import Logprobs
 from engine.sampling.masks import LaneMasks
@@ -35,9 +35,16 @@ class CudaChoice:
         self.table = table or DrawTable(state)
 
     def choose(
-        self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane], masks: LaneMasks | None
+        self,
+        logits: torch.Tensor,
+        plan: BatchPlan,
+        lanes: Sequence[SampleLane],
+        masks: LaneMasks | None,
+        forced: ForcedTokens | None = None,
     ) -> torch.Tensor:
         """See `Choice.choose`. Waits for nothing."""
+        if forced is not None:
+            forced.leave_alone(logits)
         rows, num_outputs = plan.key[1], [lane.num_output for lane in lanes]
         tokens = torch.empty(len(lanes), dtype=torch.int64, device=logits.device)
         self.table.sync(rows, num_outputs)

@@ -70,7 +70,7 @@ class ProgramGraphs:
         self._state = state
         self._max_context = max_context
         self._draws = draws
-        self._programs: OrderedDict[tuple[object, ...], _Program | None] = OrderedDict()
+        self._programs: OrderedDict[str, _Program | None] = OrderedDict()
         self._recordings: Recordings[_Recording] = Recordings(
             _record, _forget, lambda recording: self._give_up(recording[1]), most=MOST_STEPS, device=state.device
         )
@@ -107,7 +107,7 @@ class ProgramGraphs:
         """No step waits: records one that is due. Raises nothing."""
         self._recordings.rest()
 
-    def _program(self, kind: tuple[object, ...], bound: BoundProgram) -> _Program | None:
+    def _program(self, kind: str, bound: BoundProgram) -> _Program | None:
         if kind in self._programs:
             self._programs.move_to_end(kind)
             return self._programs[kind]

@@ -40,6 +40,9 @@ class NativePasses:
         self, module: ModuleType, form: str, hashes: npt.NDArray[np.int32], team: object | None = None
     ) -> None:
         self._pass = module.run_pass
+        self._draw = module.draw_in_pass
+        self._mix = module.position_keys
+        self._rouse = module.rouse
         self._form = form
         self._hashes = hashes
         self._team = team
@@ -49,7 +52,8 @@ class NativePasses:
         steps: npt.NDArray[np.int32],
         vectors: Sequence[Vector],
         scalars: npt.NDArray[np.float32],
-        keys: npt.NDArray[np.int32],
+        keys: npt.NDArray[np.int64],
+        numbers: npt.NDArray[np.int64],
         outputs: Sequence[tuple[int, Vector]],
     ) -> None:
         """Computes outputs.
@@ -59,17 +63,74 @@ class NativePasses:
                 earlier steps. The operand of `uniform` is the number of a key.
             vectors: [B, V] or [1, V].
             scalars: [B, S].
-            keys: [B, K, 2], halves of keys.
+            keys: [B, K] random keys, or what they are made of.
+            numbers: [K], -1 for those that are keys already; for a stream of random numbers the position in it, see
+                `engine.sampling.random.position_keys`.
             outputs: Number of a step, and where to [B, V] what it makes is written: as truth values, or as numbers.
 
         Raises:
             ValueError: Sizes do not fit, or a step names what is not there; nothing has been written.
             MemoryError: Nothing has been written.
         """
-        self._pass(
+        self._pass(*self._arguments(steps, vectors, scalars, keys, numbers, outputs))
+
+    def draw(
+        self,
+        steps: npt.NDArray[np.int32],
+        vectors: Sequence[Vector],
+        scalars: npt.NDArray[np.float32],
+        keys: npt.NDArray[np.int64],
+        numbers: npt.NDArray[np.int64],
+        outputs: Sequence[tuple[int, Vector]],
+        scores: tuple[int, int],
+    ) -> npt.NDArray[np.int64] | None:
+        """Computes outputs, and draws a token from softmax(scores) for each row in the same pass.
+
+        Args:
+            steps, vectors, scalars, keys, numbers, outputs: See `run`.
+            scores: Number of the step that makes them, and of the key to draw with.
+
+        Returns:
+            [B] token ids, of a row of -inf alone 0; None if a score is +inf, so that not every row was drawn. NaN
+            counts as -inf.
+
+        Raises:
+            ValueError: As `run`.
+            MemoryError: As `run`.
+        """
+        token_ids = np.empty(len(scalars), np.int64)
+        arguments = self._arguments(steps, vectors, scalars, keys, numbers, outputs)
+        return token_ids if self._draw(*arguments, *scores, token_ids) else None
+
+    def rouse(self) -> None:
+        """Has the team's threads awake for what follows in a moment: a thread that sleeps is late for a short pass."""
+        self._rouse(self._team)
+
+    def position_keys(
+        self, stream_keys: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Keys [B] of positions [B] in streams [B], both halves in one: see `engine.sampling.random.position_keys`.
+
+        Raises:
+            ValueError: Sizes do not fit.
+        """
+        keys = np.empty(len(stream_keys), np.int64)
+        self._mix(stream_keys, positions, keys)
+        return keys
+
+    def _arguments(
+        self,
+        steps: npt.NDArray[np.int32],
+        vectors: Sequence[Vector],
+        scalars: npt.NDArray[np.float32],
+        keys: npt.NDArray[np.int64],
+        numbers: npt.NDArray[np.int64],
+        outputs: Sequence[tuple[int, Vector]],
+    ) -> tuple[object, ...]:
+        return (
             *(self._team, self._form, len(self._hashes), len(scalars), steps),
-            *(tuple((vector, vector.dtype == np.bool_) for vector in vectors), scalars, keys, self._hashes),
-            tuple((step, array, array.dtype == np.bool_) for step, array in outputs),
+            *(tuple([(vector, vector.dtype == np.bool_) for vector in vectors]), scalars, keys, numbers, self._hashes),
+            tuple([(step, array, array.dtype == np.bool_) for step, array in outputs]),
         )
 
 

@@ -76,7 +76,9 @@ class NativeSampling:
         self._vocab_size = vocab_size
         self._team = team
 
-    def choose_tokens(self, logits: Floats, lanes: Lanes, masks: Ints, memory: Memory) -> Longs:
+    def choose_tokens(
+        self, logits: Floats, lanes: Lanes, masks: Ints, memory: Memory, given: Longs | None = None
+    ) -> Longs:
         """Applies masks, chooses a token a lane and remembers it.
 
         Args:
@@ -84,6 +86,7 @@ class NativeSampling:
             lanes: [R] of `LANE`.
             masks: [*, W], bit i of word w allows token 32 * w + i.
             memory: Changed.
+            given: [R] token ids, changed: those that lanes have already, whatever their logits are, else -1.
 
         Returns:
             [R] token ids.
@@ -92,7 +95,7 @@ class NativeSampling:
             ValueError: Sizes do not fit, or a lane's parameter is out of range; nothing has changed.
             MemoryError: Nothing is remembered.
         """
-        tokens = np.empty(len(lanes), np.int64)
+        tokens = np.full(len(lanes), -1, np.int64) if given is None else given
         width = memory.history.shape[1]
         self._choose(
             *(self._team, self.form, self._vocab_size, width, logits, lanes, masks),

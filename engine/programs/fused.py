@@ -1,7 +1,9 @@
 """Operations of a program that go together in one native pass over the vocabulary, instead of one pass each.
 
 What works element by element on numbers and truth values is joined with what it needs and what needs it, as far as
-nothing between them needs a whole row, like a sum. Results have the bits that the torch form gives.
+nothing between them needs a whole row, like a sum. Results have the bits that the torch form gives. A pass that makes
+the scores of the program's draw draws from them too, while they are in the cache; often nobody else needs them, and
+they are written nowhere.
 
 Letters: B requests, V vocabulary.
 """
@@ -16,7 +18,6 @@ import torch
 
 from engine.native.passes import OPERATIONS, NativePasses
 from engine.programs.graph import Graph, Node
-from engine.programs.torch_draws import Draws
 from engine.programs.types import VOCAB, Kind, Type, common_kind
 
 MOST_STEPS = 16
@@ -27,6 +28,10 @@ _COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
 _ARITHMETIC = {"add", "sub", "mul", "div", "neg", "abs", "sqrt"}
 
 
+class NotDrawn(Exception):
+    """Scores are such that a draw must put them right before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Nodes that one pass computes.
@@ -35,11 +40,13 @@ class Group:
         nodes: In the order of the graph.
         args: Nodes outside that they are made of.
         outputs: Those of them that are needed outside.
+        draw: The node of a draw from one of them, made in the same pass; the last of `args` is its key.
     """
 
     nodes: tuple[int, ...]
     args: tuple[int, ...]
     outputs: tuple[int, ...]
+    draw: int | None = None
 
 
 def can_fuse(graph: Graph, node: Node) -> bool:
@@ -63,13 +70,15 @@ def can_fuse(graph: Graph, node: Node) -> bool:
     return node.op in _LOGIC and node.type.kind == Kind.BOOL and all(one.kind == Kind.BOOL for one in types)
 
 
-def arrange(graph: Graph, needed: Sequence[int], outputs: Sequence[int]) -> list[int | Group]:
+def arrange(graph: Graph, needed: Sequence[int], outputs: Sequence[int], draw: int | None = None) -> list[int | Group]:
     """The order in which nodes are computed, those that gain from it together.
 
     Args:
         graph: The program.
         needed: Nodes to compute, in the order of the graph.
         outputs: Those whose values are kept.
+        draw: A `gumbel_argmax` over the vocabulary that no other node needs, to be drawn in the pass that makes its
+            scores, if a pass does.
     """
     # A fused node has the depth of what it needs; what needs it and is not fused lies one deeper. So nothing between
     # two fused nodes of one depth is computed otherwise.
@@ -82,25 +91,32 @@ def arrange(graph: Graph, needed: Sequence[int], outputs: Sequence[int]) -> list
     for at in needed:
         for arg in graph.nodes[at].args:
             used_by[arg].append(at)
+    if draw is not None:
+        scores, key = graph.nodes[draw].args
+        if scores not in fused or depths[key] > depths[scores]:
+            draw = None
     order: list[int | Group] = []
     for depth in range(max(depths.values(), default=-1) + 1):
-        order += [at for at in needed if depths[at] == depth and at not in fused]
+        order += [at for at in needed if depths[at] == depth and at not in fused and at != draw]
         together = [at for at in needed if depths[at] == depth and at in fused]
         for start in range(0, len(together), MOST_STEPS):
-            order += _joined(graph, together[start : start + MOST_STEPS], used_by, set(outputs))
+            order += _joined(graph, together[start : start + MOST_STEPS], used_by, set(outputs), draw)
     return order
 
 
 def _joined(
-    graph: Graph, nodes: Sequence[int], used_by: Mapping[int, Sequence[int]], kept: set[int]
+    graph: Graph, nodes: Sequence[int], used_by: Mapping[int, Sequence[int]], kept: set[int], draw: int | None
 ) -> Sequence[int | Group]:
-    draws = any(graph.nodes[at].op in ("uniform", "hash_uniform") for at in nodes)
-    if len(nodes) == 1 and not draws:
+    if draw is not None and graph.nodes[draw].args[0] not in nodes:
+        draw = None
+    is_keyed = any(graph.nodes[at].op in ("uniform", "hash_uniform") for at in nodes)
+    if len(nodes) == 1 and not is_keyed and draw is None:
         return nodes  # torch needs one pass too
-    inside = set(nodes)
+    inside = {*nodes, *(() if draw is None else (draw,))}
     args = dict.fromkeys(arg for at in nodes for arg in _operands(graph.nodes[at]) if arg not in inside)
     outputs = tuple(at for at in nodes if at in kept or any(user not in inside for user in used_by[at]))
-    return [Group(tuple(nodes), tuple(args), outputs)]
+    key = () if draw is None else graph.nodes[draw].args[1:]
+    return [Group(tuple(nodes), (*args, *key), outputs, draw)]
 
 
 class FusedPass:
@@ -110,15 +126,14 @@ class FusedPass:
         graph: The program.
         group: The nodes.
         native: Computes them.
-        draws: Makes the keys of random numbers.
     """
 
-    def __init__(self, graph: Graph, group: Group, native: NativePasses, draws: Draws) -> None:
+    def __init__(self, graph: Graph, group: Group, native: NativePasses) -> None:
         self._native = native
-        self._draws = draws
         nodes = graph.nodes
         keyed = [at for at in group.nodes if nodes[at].op in ("uniform", "hash_uniform")]
-        values = [arg for arg in group.args if any(arg in nodes[at].args for at in group.nodes if at not in keyed)]
+        values = list(dict.fromkeys(arg for at in group.nodes if at not in keyed for arg in nodes[at].args))
+        values = [arg for arg in values if arg in group.args]
         self._vectors = [group.args.index(arg) for arg in values if nodes[arg].type.axis == VOCAB]
         self._scalars = [group.args.index(arg) for arg in values if nodes[arg].type.axis is None]
         self._keys = [(nodes[at], group.args.index(nodes[at].args[0])) for at in keyed]
@@ -132,39 +147,48 @@ class FusedPass:
             dtype=np.int32,
         )
         self._outputs = [(group.nodes.index(at), _dtype(nodes[at].type)) for at in group.outputs]
+        self._scores: tuple[int, int] | None = None
+        if group.draw is not None:
+            self._scores = group.nodes.index(nodes[group.draw].args[0]), len(self._keys)
+            self._keys.append((nodes[group.draw], len(group.args) - 1))
+        self._numbers = np.array([_number(node) for node, _ in self._keys], dtype=np.int64)
 
     def run(self, args: Sequence[torch.Tensor], width: int, room: torch.Tensor | None = None) -> list[torch.Tensor]:
         """Values of the outputs: [B, V] each, from values of the group's args: [B, 1] or [B, V], B or 1 requests.
+
+        A group with a draw also gives its tokens, last: [B, 1] int64.
 
         Args:
             args: The values.
             width: V.
             room: Where to write the last output if it is the group's last node, [B, V] float32; may be one of `args`.
+
+        Raises:
+            NotDrawn: A score to draw from is +inf.
         """
-        size = max((len(arg) for arg in args), default=1)
-        scalars = torch.empty((size, len(self._scalars)), dtype=torch.float32)
+        # Small numbers are laid out by numpy: torch takes longer, and would let another thread have the interpreter.
+        size = max([arg.shape[0] for arg in args], default=1)
+        if size > 1:
+            self._native.rouse()
+        scalars = np.empty((size, len(self._scalars)), np.float32)
         for place, at in enumerate(self._scalars):
-            scalars[:, place : place + 1] = args[at]
-        keys = torch.empty((size, len(self._keys), 2), dtype=torch.int32)
-        for place, (node, at) in enumerate(self._keys):
-            keys[:, place] = self._key(node, args[at])
+            scalars[:, place] = args[at].numpy()[:, 0]
+        keys = np.empty((size, len(self._keys)), np.int64)
+        for place, (_, at) in enumerate(self._keys):
+            keys[:, place] = args[at].numpy()[:, 0]
         fresh = self._outputs if room is None else self._outputs[:-1]
         outputs = [torch.empty((size, width), dtype=dtype) for _, dtype in fresh]
         if room is not None:
             outputs.append(room)
-        self._native.run(
-            self._steps,
-            [args[at].contiguous().numpy() for at in self._vectors],
-            scalars.numpy(),
-            keys.numpy(),
-            [(step, out.numpy()) for (step, _), out in zip(self._outputs, outputs, strict=True)],
-        )
-        return outputs
-
-    def _key(self, node: Node, value: torch.Tensor) -> torch.Tensor:
-        if node.op == "hash_uniform":
-            return self._draws.named(value.squeeze(1))
-        return self._draws.numbered(value.squeeze(1), int(node.attributes[0]))
+        vectors = [args[at].contiguous().numpy() for at in self._vectors]
+        places = [(step, out.numpy()) for (step, _), out in zip(self._outputs, outputs, strict=True)]
+        if self._scores is None:
+            self._native.run(self._steps, vectors, scalars, keys, self._numbers, places)
+            return outputs
+        token_ids = self._native.draw(self._steps, vectors, scalars, keys, self._numbers, places, self._scores)
+        if token_ids is None:
+            raise NotDrawn
+        return [*outputs, torch.from_numpy(token_ids)[:, None]]
 
 
 def _fits(one: Type) -> bool:
@@ -174,6 +198,11 @@ def _fits(one: Type) -> bool:
 
 def _operands(node: Node) -> tuple[int, ...]:
     return node.args[:1] if node.op in ("uniform", "hash_uniform") else node.args
+
+
+def _number(node: Node) -> int:
+    """How the key of a draw is made: like `Draws.named` and `Draws.numbered` do it."""
+    return 0 if node.op == "hash_uniform" else int(node.attributes[0]) - 1
 
 
 def _dtype(one: Type) -> torch.dtype:

@@ -7,22 +7,27 @@ Letters: B requests, V vocabulary, T longest history, K a length fixed in the so
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import msgspec
 import torch
 
 from engine.native.passes import find_native_passes
 from engine.programs import torch_operations as operations
-from engine.programs.fused import FusedPass, Group, arrange
+from engine.programs.fused import FusedPass, Group, NotDrawn, arrange
 from engine.programs.graph import Graph, Node
 from engine.programs.torch_draws import Draws
 from engine.programs.types import HISTORY, VOCAB, Kind, Type, common_kind
+from engine.sampling.random import position_keys
+
+_FIXED = ("constant", "vocab", "vocab_size")
+"""What makes values that are the same in every step."""
 
 DTYPES: Mapping[Kind, torch.dtype] = {Kind.BOOL: torch.bool, Kind.INT: torch.int64, Kind.FLOAT: torch.float32}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchValues:
+class BatchValues(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What the step knows about B requests that run the same program; only what the program reads need be there.
 
     Attributes:
@@ -31,6 +36,7 @@ class BatchValues:
         steps: [B] int64, output tokens before this one.
         history: [B, T] int64, prompt and output, -1 beyond each request's own.
         lengths: [B] int64, of the histories.
+        newest: [B, 1] int64, the newest token of each; can stand for both where nothing else is read of them.
         counts: [B, V] int64, how often each token is in the output.
         parameters: [B, 1] or [B, V] by name; a matrix is [K, R] and the same for all.
         state: [B, 1] or [B, V] by name.
@@ -44,15 +50,15 @@ class BatchValues:
     steps: torch.Tensor | None = None
     history: torch.Tensor | None = None
     lengths: torch.Tensor | None = None
+    newest: torch.Tensor | None = None
     counts: torch.Tensor | None = None
-    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    state: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    others: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    parameters: Mapping[str, torch.Tensor] = {}
+    state: Mapping[str, torch.Tensor] = {}
+    others: Mapping[str, torch.Tensor] = {}
     room: torch.Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchResult:
+class BatchResult(msgspec.Struct, frozen=True, eq=False):
     """What a program made of it.
 
     Attributes:
@@ -60,26 +66,43 @@ class BatchResult:
         scores: [B, V] float32: the tokens are draws from softmax(scores) with the keys of the positions.
         state: As in `BatchValues`.
         probes: [B, 1], [B, V] or [B, K] by name.
+        is_drawn: The tokens are of the vocabulary for certain.
     """
 
     tokens: torch.Tensor | None
     scores: torch.Tensor | None
     state: dict[str, torch.Tensor]
     probes: dict[str, torch.Tensor]
+    is_drawn: bool = False
 
 
 _Compute = Callable[[BatchValues, Sequence[torch.Tensor]], torch.Tensor]
 _ComputeAll = Callable[[BatchValues, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Instruction:
+class _Instruction(NamedTuple):
     """Nodes: how to compute them, of which others, and which of all those nobody needs afterwards."""
 
     made: tuple[int, ...]
     compute: _ComputeAll
     args: tuple[int, ...]
     spent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Nodes that are always the same, and how to compute others."""
+
+    fixed: Mapping[int, torch.Tensor]
+    instructions: Sequence[_Instruction]
+
+    def evaluate(self, values: BatchValues) -> dict[int, torch.Tensor]:
+        found = dict(self.fixed)
+        for made, compute, args, spent in self.instructions:
+            found.update(zip(made, compute(values, [found[arg] for arg in args]), strict=True))
+            for at in spent:
+                del found[at]
+        return found
 
 
 class TorchProgram:
@@ -91,6 +114,7 @@ class TorchProgram:
         device: Where everything lies.
         team: Threads for native passes, see `engine.native.passes`.
         native: Compute in native passes what they can, where the device has them.
+        joins_draw: Draw in the pass that makes the scores of the program's last draw, where one does.
 
     Attributes:
         can_defer: The program ends with the draw of a plain sampler, on which nothing else depends: whoever has a
@@ -105,6 +129,7 @@ class TorchProgram:
         *,
         team: object | None = None,
         native: bool = True,
+        joins_draw: bool = True,
     ) -> None:
         self._graph = graph
         self._device = device
@@ -115,13 +140,15 @@ class TorchProgram:
         others = (*graph.updates.values(), *graph.probes.values())
         self._plan = self._ready((graph.token, *others))
         token = graph.nodes[graph.token]
-        self.can_defer = token.op == "gumbel_argmax" and token.attributes == (0,) and self._is_last(token, others)
-        self._deferred_plan = self._ready((token.args[0], *others), scores=token.args[0]) if self.can_defer else []
+        ends_with_draw = token.op == "gumbel_argmax" and self._is_last(token, others)
+        self.can_defer = ends_with_draw and token.attributes == (0,)
+        self._deferred_plan = self._ready((token.args[0], *others), token.args[0]) if self.can_defer else self._plan
+        self._joint_plan = self._joint(others) if ends_with_draw and joins_draw else None
         self._first_plan = self._ready(tuple(node for _, node in graph.states.values()))
 
     def first_state(self, parameters: Mapping[str, torch.Tensor], num_requests: int) -> dict[str, torch.Tensor]:
         """State before the first step: [B, 1] or [B, V] by name."""
-        found = _evaluate(self._first_plan, BatchValues(lanes=(), parameters=parameters))
+        found = self._first_plan.evaluate(BatchValues(lanes=(), parameters=parameters))
         states = self._graph.states.items()
         return {name: self._shaped(found[node], kind, num_requests) for name, (kind, node) in states}
 
@@ -130,73 +157,104 @@ class TorchProgram:
 
         Args:
             values: What the step knows of them.
-            defer: Leave the last draw to the caller, where that can be.
+            defer: Leave the last draw to the caller, where that can be and is not quicker done with all else.
         """
-        graph, size = self._graph, len(values.lanes[0])
+        size = values.lanes[0].shape[0]
+        if self._joint_plan is not None:
+            try:
+                return self._result(self._joint_plan.evaluate(values), size, is_drawn=True)
+            except NotDrawn:
+                pass  # nothing has been written
         defer = defer and self.can_defer
-        found = _evaluate(self._deferred_plan if defer else self._plan, values)
+        plan = self._deferred_plan if defer else self._plan
+        return self._result(plan.evaluate(values), size, defer=defer)
+
+    def position_keys(self, stream_keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Random keys of positions [B] int64 in streams [B] int64: [B] int64."""
+        if self._native is not None:
+            return torch.from_numpy(self._native.position_keys(stream_keys.numpy(), positions.numpy()))
+        return position_keys(stream_keys, positions).contiguous().view(torch.int64).view(-1)
+
+    def _result(
+        self, found: Mapping[int, torch.Tensor], size: int, *, defer: bool = False, is_drawn: bool = False
+    ) -> BatchResult:
+        graph = self._graph
         scores = found[graph.nodes[graph.token].args[0]].float().expand(size, -1) if defer else None
         return BatchResult(
             tokens=None if defer else found[graph.token].expand(size, 1).squeeze(1),
             scores=scores,
             state={name: self._shaped(found[at], graph.states[name][0], size) for name, at in graph.updates.items()},
             probes={name: found[at].expand(size, -1) for name, at in graph.probes.items()},
+            is_drawn=is_drawn,
         )
 
     def value(self, values: BatchValues) -> torch.Tensor:
         """What a function without state returns: [B or 1, any]."""
-        return _evaluate(self._plan, values)[self._graph.token]
+        return self._plan.evaluate(values)[self._graph.token]
 
     def _is_last(self, token: Node, others: Sequence[int]) -> bool:
         """Whether nothing but the answer needs the token, and it is drawn over the vocabulary."""
-        nodes = self._graph.nodes
-        needed, todo = set(), list(others)
-        while todo:
-            at = todo.pop()
-            if at not in needed:
-                needed.add(at)
-                todo += nodes[at].args
-        return self._graph.token not in needed and nodes[token.args[0]].type.axis == VOCAB
+        is_free = self._graph.token not in self._needed(others)
+        return is_free and self._graph.nodes[token.args[0]].type.axis == VOCAB
 
     def _shaped(self, value: torch.Tensor, kind: Type, num_requests: int) -> torch.Tensor:
         width = 1 if kind.axis is None else self._vocab.shape[1]
         return value.expand(num_requests, width)
 
-    def _ready(self, outputs: Sequence[int], scores: int | None = None) -> list[_Instruction]:
+    def _joint(self, others: Sequence[int]) -> _Plan | None:
+        """How to compute the token in the pass that makes its scores, and others; None if no pass makes them."""
+        if self._native is None:
+            return None
+        outputs = (self._graph.token, *others)
+        order = arrange(self._graph, self._needed(outputs), outputs, self._graph.token)
+        is_joint = any(isinstance(one, Group) and one.draw is not None for one in order)
+        return self._planned(order, outputs) if is_joint else None
+
+    def _ready(self, outputs: Sequence[int], scores: int | None = None) -> _Plan:
         """What to compute for outputs; `scores` is the one that may be written over what it is made of."""
-        nodes = self._graph.nodes
+        needed = self._needed(outputs)
+        order = needed if self._native is None else arrange(self._graph, needed, outputs)
+        return self._planned(order, outputs, scores)
+
+    def _needed(self, outputs: Sequence[int]) -> list[int]:
+        """What outputs are made of, in the order of the graph."""
         needed: set[int] = set()
         todo = list(outputs)
         while todo:
             at = todo.pop()
             if at not in needed:
                 needed.add(at)
-                todo += nodes[at].args
-        ordered = sorted(needed)
-        order = ordered if self._native is None else arrange(self._graph, ordered, outputs)
-        parts = [self._part(one) for one in order]
+                todo += self._graph.nodes[at].args
+        return sorted(needed)
+
+    def _planned(self, order: Sequence[int | Group], outputs: Sequence[int], scores: int | None = None) -> _Plan:
+        nodes = self._graph.nodes
+        fixed = {at: self._fixed(nodes[at]) for at in order if isinstance(at, int) and nodes[at].op in _FIXED}
+        parts = [self._part(one) for one in order if one not in fixed]
         if order and isinstance(order[-1], Group) and order[-1].nodes[-1] == scores:
             parts[-1] = self._part(order[-1], is_last=True)
         last_use = {at: place for place, (made, _, args) in enumerate(parts) for at in (*made, *args)}
-        return [
-            _Instruction(
-                made,
-                compute,
-                args,
-                tuple(at for at in {*made, *args} if last_use[at] == place and at not in outputs),
-            )
-            for place, (made, compute, args) in enumerate(parts)
-        ]
+        kept = {*outputs, *fixed}
+        return _Plan(
+            fixed,
+            [
+                _Instruction(
+                    made, compute, args, tuple(at for at in {*made, *args} if last_use[at] == place and at not in kept)
+                )
+                for place, (made, compute, args) in enumerate(parts)
+            ],
+        )
 
     def _part(self, one: int | Group, *, is_last: bool = False) -> tuple[tuple[int, ...], _ComputeAll, tuple[int, ...]]:
         """What is made, how, and of what."""
         if isinstance(one, Group):
             assert self._native is not None
-            fused = FusedPass(self._graph, one, self._native, self._draws)
+            fused = FusedPass(self._graph, one, self._native)
             width = self._vocab.shape[1]
+            made = one.outputs if one.draw is None else (*one.outputs, one.draw)
             if is_last:
-                return one.outputs, lambda values, args: fused.run(args, width, _room(values, args)), one.args
-            return one.outputs, lambda _, args: fused.run(args, width), one.args
+                return made, lambda values, args: fused.run(args, width, _room(values, args)), one.args
+            return made, lambda _, args: fused.run(args, width), one.args
         node = self._graph.nodes[one]
         form = self._form(node)
         return (one,), lambda values, args: (form(values, args),), node.args
@@ -204,8 +262,6 @@ class TorchProgram:
     def _form(self, node: Node) -> _Compute:
         """How a node is computed; what can be decided before the step is decided here."""
         op, attributes = node.op, node.attributes
-        if op in ("constant", "vocab", "vocab_size"):
-            return self._fixed(node)
         if op in ("parameter", "state", "input", "lane"):
             return _given(op, attributes[0])
         if op in ("uniform", "gumbel", "gumbel_argmax", "categorical"):
@@ -225,12 +281,11 @@ class TorchProgram:
             return lambda _, args: operations.top(args[0], int(attributes[0]))
         return self._operation(node)
 
-    def _fixed(self, node: Node) -> _Compute:
+    def _fixed(self, node: Node) -> torch.Tensor:
         if node.op == "vocab":
-            return lambda _values, _args: self._vocab
+            return self._vocab
         number = self._vocab.shape[1] if node.op == "vocab_size" else node.attributes[0]
-        value = torch.tensor([[number]], dtype=DTYPES[node.type.kind], device=self._device)
-        return lambda _values, _args: value
+        return torch.tensor([[number]], dtype=DTYPES[node.type.kind], device=self._device)
 
     def _draw(self, node: Node) -> _Compute:
         number = int(node.attributes[0])
@@ -285,16 +340,6 @@ class TorchProgram:
         return lambda _, args: whole(*args)
 
 
-def _evaluate(plan: Sequence[_Instruction], values: BatchValues) -> dict[int, torch.Tensor]:
-    found: dict[int, torch.Tensor] = {}
-    for instruction in plan:
-        made = instruction.compute(values, [found[arg] for arg in instruction.args])
-        found.update(zip(instruction.made, made, strict=True))
-        for index in instruction.spent:
-            del found[index]
-    return found
-
-
 def _given(op: str, name: str | bool | float) -> _Compute:
     match op, name:
         case "parameter", str():
@@ -306,7 +351,7 @@ def _given(op: str, name: str | bool | float) -> _Compute:
         case _, "logits":
             return lambda values, _: values.lanes[0]
         case _, "prev":
-            return lambda values, _: _recent(values, 1)
+            return lambda values, _: _recent(values, 1) if values.newest is None else values.newest
         case _, "key":
             return lambda values, _: _there(values.keys)[:, None]
         case _, "step":
@@ -323,7 +368,7 @@ def _given(op: str, name: str | bool | float) -> _Compute:
 def _room(values: BatchValues, args: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Where scores go, unless all requests share them."""
     room = values.room
-    return room if room is not None and max((len(arg) for arg in args), default=1) == len(room) else None
+    return room if room is not None and max([arg.shape[0] for arg in args], default=1) == room.shape[0] else None
 
 
 def _there(value: torch.Tensor | None) -> torch.Tensor:

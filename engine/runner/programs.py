@@ -10,7 +10,8 @@ import torch
 
 from engine.drafting.acceptance import decide
 from engine.drafting.judging import NO_DRAFT, guess_at
-from engine.programs.session import Drawn, ProgramLane, ProgramRunner, ProgramSession
+from engine.programs.runner import PreparedDraws, ProgramRunner
+from engine.programs.session import Drawn, ProgramLane, ProgramSession
 from engine.request import Probes
 from engine.sampling.params import SamplingParams
 from engine.sampling.processors import sanitize
@@ -47,8 +48,30 @@ class ProgramDraws:
 
     def tell(self, token_ids: torch.Tensor) -> None:
         """Writes the tokens of the step [R] int64 into the programs' histories."""
+        if token_ids.device.type == "cpu":
+            known = token_ids.tolist()
+            for place, session, position in self.lanes:
+                session.append_known(position, known[place])
+            return
         for place, session, position in self.lanes:
             session.append(position, token_ids[place : place + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A step whose programs all read the model's own logits.
+
+    Attributes:
+        lanes: All that draw in it.
+        drawing: Those that have a program; `row` is their place.
+        index: Their places.
+        draws: Theirs.
+    """
+
+    lanes: Sequence[SampleLane]
+    drawing: Sequence[ProgramLane]
+    index: torch.Tensor
+    draws: PreparedDraws
 
 
 class ProgramRows:
@@ -66,6 +89,7 @@ class ProgramRows:
         self._lanes: dict[int, int] = {}
         self._offered: set[int] = set()
         self._probes: _Probes = []
+        self._prepared: _Prepared | None = None
 
     def __bool__(self) -> bool:
         return bool(self._sessions or self._offered)
@@ -75,6 +99,7 @@ class ProgramRows:
         session = self._sessions.pop(row, None)
         self._lanes.pop(row, None)
         self._offered.discard(row)
+        self._prepared = None
         if session is not None and not self._sessions:
             self._runner.let_go()
 
@@ -117,6 +142,22 @@ class ProgramRows:
             return None
         return None if any(self._state[lanes[lane.row].row].is_special for lane in found) else found
 
+    def prepare(self, lanes: Sequence[SampleLane]) -> None:
+        """Has the draws of a step ready before its logits are computed.
+
+        What is left behind them is short, so that the threads that computed them are still awake and share the draws.
+
+        Args:
+            lanes: All that draw in it, none of them under a mask; `draw` is to be given the same.
+        """
+        self._prepared = None
+        drawing = self.running(lanes)
+        is_bare = not self._offered and not any(
+            one.session.is_joint or one.session.judges or self._state[lanes[one.row].row].is_special for one in drawing
+        )
+        if drawing and is_bare:
+            self._prepared = self._ready(lanes, drawing)
+
     def note(self, noted: _Noted) -> None:
         """Takes down what programs of a step noted that was drawn elsewhere."""
         self._probes = list(noted)
@@ -132,6 +173,11 @@ class ProgramRows:
             lanes: One a row of `logits`.
             masks: What some of them may draw.
         """
+        ready, self._prepared = self._prepared, None
+        if ready is not None and ready.lanes is lanes and masks is None:
+            self._probes = []
+            told = [(one.row, one.session, one.position) for one in ready.drawing]
+            return ProgramDraws(logits, self._draw_bare(logits, ready), told)
         masked = frozenset(() if masks is None else masks.lanes)
         bare: list[int] = []
         edited: list[int] = []
@@ -158,15 +204,16 @@ class ProgramRows:
         if joint:  # before anybody changes the logits
             forced += self._draw_together(sampler, logits, lanes, list(joint.values()), masks)
         if bare:
-            forced.append(self._draw_bare(logits, lanes, bare, probes))
+            drawing = [ProgramLane(self._sessions[lanes[at].row], at, lanes[at].position) for at in bare]
+            forced.append(self._draw_bare(logits, self._ready(lanes, drawing)))
         if edited:
             forced.append(self._draw_edited(sampler.process(logits, lanes, masks, edited), lanes, edited, probes))
         if judged:
             forced.append(self._judge(sampler.process(logits, lanes, masks, judged), lanes, judged))
         forced += [self._judge_pass(lanes[place], place, probes) for place in passed]
         drawn = [one for one in forced if one is not None]
-        drawing = (*bare, *edited, *judged, *passed, *(places[0] for places in joint.values()))
-        told = [(place, self._sessions[lanes[place].row], lanes[place].position) for place in drawing]
+        having = (*bare, *edited, *judged, *passed, *(places[0] for places in joint.values()))
+        told = [(place, self._sessions[lanes[place].row], lanes[place].position) for place in having]
         return ProgramDraws(logits, _joined(drawn), told)
 
     def _draw_together(
@@ -228,24 +275,24 @@ class ProgramRows:
         tokens = drawn.tokens.repeat_interleave(counts, output_size=len(places))
         return ForcedTokens(self._index(places), tokens), firsts
 
-    def _draw_bare(
-        self, logits: torch.Tensor, lanes: Sequence[SampleLane], places: Sequence[int], probes: _Probes
-    ) -> ForcedTokens | None:
-        """Programs that read the model's own logits: the sampler draws from their scores where that can be."""
-        drawing = [ProgramLane(self._sessions[lanes[at].row], at, lanes[at].position) for at in places]
-        drawn = self._runner.run(logits, drawing, defer=True)
-        _note(drawn, places, probes)
+    def _ready(self, lanes: Sequence[SampleLane], drawing: Sequence[ProgramLane]) -> _Prepared:
+        return _Prepared(lanes, drawing, self._index([one.row for one in drawing]), self._runner.prepare(drawing))
+
+    def _draw_bare(self, logits: torch.Tensor, ready: _Prepared) -> ForcedTokens | None:
+        """Programs that read the model's own logits: the sampler draws from their scores where that is quicker."""
+        drawn = self._runner.draw(logits, ready.draws, defer=True)
+        if drawn.probes:
+            _note(drawn, [one.row for one in ready.drawing], self._probes)
         for group, scores in drawn.scores:
-            rows = [places[at] for at in group]
-            if len(rows) == len(logits):
-                if scores.data_ptr() != logits.data_ptr():  # else they were written there
-                    logits.copy_(scores)
-            else:
-                logits[rows] = scores
+            if len(group) < logits.shape[0]:
+                logits[[ready.drawing[at].row for at in group]] = scores
+            elif scores.data_ptr() != logits.data_ptr():  # else they were written there
+                logits.copy_(scores)
         if not drawn.places:
             return None
-        rows = [places[at] for at in drawn.places]
-        return ForcedTokens(self._index(rows), drawn.tokens[drawn.places])
+        if len(drawn.places) == len(ready.drawing):
+            return ForcedTokens(ready.index, drawn.tokens)
+        return ForcedTokens(ready.index[drawn.places], drawn.tokens[drawn.places])
 
     def _draw_edited(
         self, values: torch.Tensor, lanes: Sequence[SampleLane], places: Sequence[int], probes: _Probes

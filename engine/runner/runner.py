@@ -107,6 +107,8 @@ class ModelRunner:
             if drawn is not None:
                 self._programs.note(drawn.noted)
                 return fetch(device, SampledTokens(drawn.tokens, None), probes=self._noted(staged))
+        if self._programs and self._decode is None and staged.batch.masks is None:
+            self._programs.prepare(staged.sample_lanes)
         logits = self._forward(staged)
         prompts = self._score_prompts(staged, logits) if staged.prompt_readouts else ()
         hidden = None if staged.inputs is None else staged.inputs.hidden

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -33,6 +34,28 @@ class SampleLane(msgspec.Struct, frozen=True, kw_only=True, eq=False, gc=False):
     drafts: Sequence[int] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ForcedTokens:
+    """Tokens that some lanes get whatever their logits are; what is remembered of them is as if they were drawn.
+
+    Attributes:
+        places: [F] int64, rows of the logits.
+        token_ids: [F] int64; -1 where there is none, which is told as it is.
+    """
+
+    places: torch.Tensor
+    token_ids: torch.Tensor
+
+    def leave_alone(self, logits: torch.Tensor) -> None:
+        """Makes every other token of these lanes impossible; [R, V] float32 is changed."""
+        logits.index_fill_(0, self.places, -torch.inf)
+        logits[self.places, self.token_ids.clamp_min(0)] = 0.0
+
+    def written_to(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """The tokens of all lanes [R] int64, these among them."""
+        return token_ids.index_copy(0, self.places, self.token_ids)
+
+
 class Choice(Protocol):
     """Chooses tokens of one state's rows; all forms choose the same, up to the last bit of a logarithm."""
 
@@ -40,7 +63,12 @@ class Choice(Protocol):
     """True if logits may be changed even where the batch's parameters and masks change nothing."""
 
     def choose(
-        self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane], masks: LaneMasks | None
+        self,
+        logits: torch.Tensor,
+        plan: BatchPlan,
+        lanes: Sequence[SampleLane],
+        masks: LaneMasks | None,
+        forced: ForcedTokens | None = None,
     ) -> torch.Tensor:
         """Applies everything that comes before the choice, chooses [R] int64 and remembers it.
 
@@ -49,6 +77,7 @@ class Choice(Protocol):
             plan: What the lanes use.
             lanes: One a row of `logits`.
             masks: Of some of them.
+            forced: What some of them get whatever their logits are; 0 stands for -1 in what is returned.
         """
         ...
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.native.sampling import LANE, NO_MASKS, Ints, Lanes, Memory, NativeSampling
-from engine.sampling.choice import SampleLane
+from engine.native.sampling import LANE, NO_MASKS, Ints, Lanes, Longs, Memory, NativeSampling
+from engine.sampling.choice import ForcedTokens, SampleLane
 from engine.sampling.distribution import Outline
 from engine.sampling.logprobs import Logprobs
 from engine.sampling.masks import LaneMasks
@@ -41,7 +41,12 @@ class NativeChoice:
         self._lanes: Lanes = np.empty(0, LANE)
 
     def choose(
-        self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane], masks: LaneMasks | None
+        self,
+        logits: torch.Tensor,
+        plan: BatchPlan,
+        lanes: Sequence[SampleLane],
+        masks: LaneMasks | None,
+        forced: ForcedTokens | None = None,
     ) -> torch.Tensor:
         """See `Choice.choose`."""
         table = self._table(plan)
@@ -56,7 +61,8 @@ class NativeChoice:
             self._native.edit_logits(values, table, memory)
             bias_and_ban(logits, plan, self._state, num_outputs)
         words = self._place_masks(plan, table, masks)
-        return torch.from_numpy(self._native.choose_tokens(values, table, words, memory))
+        given = None if forced is None else _given(forced, len(lanes))
+        return torch.from_numpy(self._native.choose_tokens(values, table, words, memory, given))
 
     def gather_logprobs(self, logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Logprobs:
         """See `engine.sampling.logprobs.gather_logprobs`."""
@@ -94,6 +100,13 @@ class NativeChoice:
             return NO_MASKS
         table["mask"][masks.lanes] = range(len(masks.lanes))
         return masks.words
+
+
+def _given(forced: ForcedTokens, num_lanes: int) -> Longs:
+    """[R], the tokens that are there already, else -1."""
+    token_ids = np.full(num_lanes, -1, np.int64)
+    token_ids[forced.places.numpy()] = np.maximum(forced.token_ids.numpy(), 0)
+    return token_ids
 
 
 def _parameters(row: int, state: RowState, vocab_size: int) -> tuple[int | float, ...]:

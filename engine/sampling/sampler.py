@@ -14,7 +14,7 @@ import torch
 from engine.cuda.status import cuda_status
 from engine.native.sampling import find_native_sampling
 from engine.request import Distribution, Readout
-from engine.sampling.choice import Choice, SampleLane
+from engine.sampling.choice import Choice, ForcedTokens, SampleLane
 from engine.sampling.distribution import Outline, describe
 from engine.sampling.logprobs import Logprobs, gather_logprobs
 from engine.sampling.masks import LaneMasks
@@ -25,7 +25,16 @@ from engine.sampling.state import SamplerState
 from engine.sampling.torch_choice import TorchChoice
 from engine.sampling.torch_plan import make_torch_plan
 
-__all__ = ["TORCH", "LaneMasks", "Logprobs", "SampleLane", "SampledTokens", "Sampler", "gather_logprobs"]
+__all__ = [
+    "TORCH",
+    "ForcedTokens",
+    "LaneMasks",
+    "Logprobs",
+    "SampleLane",
+    "SampledTokens",
+    "Sampler",
+    "gather_logprobs",
+]
 
 TORCH = "torch"
 """Form of a `Sampler` that uses neither native code nor kernels."""
@@ -43,28 +52,6 @@ class SampledTokens:
 
     token_ids: torch.Tensor
     logprobs: Logprobs | None
-
-
-@dataclass(frozen=True, slots=True)
-class ForcedTokens:
-    """Tokens that some lanes get whatever their logits are; what is remembered of them is as if they were drawn.
-
-    Attributes:
-        places: [F] int64, rows of the logits.
-        token_ids: [F] int64; -1 where there is none, which is told as it is.
-    """
-
-    places: torch.Tensor
-    token_ids: torch.Tensor
-
-    def leave_alone(self, logits: torch.Tensor) -> None:
-        """Makes every other token of these lanes impossible; [R, V] float32 is changed."""
-        logits.index_fill_(0, self.places, -torch.inf)
-        logits[self.places, self.token_ids.clamp_min(0)] = 0.0
-
-    def written_to(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """The tokens of all lanes [R] int64, these among them."""
-        return token_ids.index_copy(0, self.places, self.token_ids)
 
 
 class Sampler:
@@ -111,9 +98,7 @@ class Sampler:
         plan = self._plan_for(lanes)
         logits = logits.contiguous()
         own_logits = self._keep_for_logprobs(logits, plan, is_changed=masks is not None or forced is not None)
-        if forced is not None:
-            forced.leave_alone(logits)
-        token_ids = self._choice.choose(logits, plan, lanes, masks)
+        token_ids = self._choice.choose(logits, plan, lanes, masks, forced)
         reported = self._report(own_logits, token_ids, plan)
         return SampledTokens(token_ids if forced is None else forced.written_to(token_ids), reported)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.sampling.choice import SampleLane
+from engine.sampling.choice import ForcedTokens, SampleLane
 from engine.sampling.distribution import Outline, outline
 from engine.sampling.draw import TokenDraw, first_argmax
 from engine.sampling.logprobs import Logprobs, gather_logprobs
@@ -39,10 +39,17 @@ class TorchChoice:
         self.changes_logits = not self._on_cpu
 
     def choose(
-        self, logits: torch.Tensor, plan: BatchPlan, lanes: Sequence[SampleLane], masks: LaneMasks | None
+        self,
+        logits: torch.Tensor,
+        plan: BatchPlan,
+        lanes: Sequence[SampleLane],
+        masks: LaneMasks | None,
+        forced: ForcedTokens | None = None,
     ) -> torch.Tensor:
         """See `Choice.choose`. Waits for nothing on an accelerator."""
         layout = self._plan_for(plan)
+        if forced is not None:
+            forced.leave_alone(logits)
         sanitize(logits)
         num_outputs = [lane.num_output for lane in lanes]
         process_logits(logits, layout, self._state, num_outputs, masks)

@@ -17,7 +17,7 @@ from engine.native.sampling import LANE, NO_MASKS, Floats, Lanes, Longs, Memory,
 from engine.sampling.draw import TokenDraw, first_argmax
 from engine.sampling.params import SamplingParams
 from engine.sampling.random import position_keys, stream_key
-from engine.sampling.sampler import TORCH, SampleLane, Sampler
+from engine.sampling.sampler import TORCH, ForcedTokens, SampleLane, Sampler
 from engine.sampling.state import SamplerState
 from engine.sampling.truncation import Limits, truncate
 from tests.engine.sampling import reference
@@ -270,3 +270,31 @@ def test_a_sampler_of_another_form_chooses_the_same_from_the_same_seed() -> None
         runs.append([int(sampler.sample(logits.clone(), lanes).token_ids[0]) for lanes in steps])
     assert all(run == runs[0] for run in runs)
     assert len(set(runs[0])) > 5
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forced_tokens_are_remembered_whatever_the_logits_are(form: str) -> None:
+    penalized = SamplingParams(max_tokens=9, temperature=0.7, repetition_penalty=1.3, frequency_penalty=0.5)
+    plain = SamplingParams(max_tokens=9, temperature=1.0)
+    batch = [Situation(params=one, seed=seed, prompt_ids=[3, 5]) for seed, one in enumerate((penalized, plain, plain))]
+    bench, alone = Bench(batch, form=form), Bench(batch[2:], form=form)
+    logits = logits_for(4, 3)
+    logits[0], logits[1] = np.nan, -np.inf
+    wanted = alone.sample(logits[2:]).token_ids.tolist()
+    forced = ForcedTokens(torch.tensor([1, 0]), torch.tensor([-1, 7]))
+    lanes = [bench.lane(row) for row in range(3)]
+    found = bench.sampler.sample(torch.from_numpy(logits), lanes, None, forced).token_ids.tolist()
+    assert found == [7, -1, *wanted]
+    assert bench.state.last_tokens.tolist() == [7, 0, *wanted]
+    slots = bench.state[0]
+    assert bench.state.counts.rows[slots.counts_slot, 7] == 2
+    assert bench.state.history.rows[slots.history_slot, slots.history_base] == 7
+
+
+@pytest.mark.parametrize("form", NATIVE_FORMS)
+def test_a_given_token_that_is_no_token_id_is_refused(form: str) -> None:
+    lanes = lanes_of([SamplingParams(max_tokens=1, temperature=1.0)], 40)
+    memory = new_memory(1)
+    with pytest.raises(ValueError, match="given"):
+        sampling(form, 40).choose_tokens(np.ones((1, 40), np.float32), lanes, NO_MASKS, memory, np.array([40]))
+    assert memory.last_tokens.tolist() == [0]

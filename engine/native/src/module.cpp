@@ -389,6 +389,9 @@ PyMethodDef kMethods[] = {
     {"report_logprobs", report_logprobs, METH_VARARGS, "Reports log-probabilities of chosen and likeliest tokens."},
     {"outline_rows", outline_rows, METH_VARARGS, "Likeliest tokens and entropies of some rows of logits."},
     {"run_pass", run_pass, METH_VARARGS, "Several operations on rows of numbers, element by element."},
+    {"draw_in_pass", draw_in_pass, METH_VARARGS, "The same, and a draw for each row from what one of them makes."},
+    {"rouse", rouse, METH_VARARGS, "Keeps a team's threads awake, or wakes them: there will be work in a moment."},
+    {"position_keys", position_keys, METH_VARARGS, "Random keys of positions in streams."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -47,10 +47,18 @@ struct PassOutput {
   bool is_bool;
 };
 
+// A draw from softmax(what a step makes) for each row, while that is made.
+struct PassDraw {
+  int32_t made_by;  // number of the step
+  int32_t key;      // number of the key
+  int64_t* tokens;  // [B], of -inf alone 0, and -1 where a score is +inf; NaN counts as -inf
+};
+
 struct Pass {
   std::vector<PassStep> steps;
   std::vector<PassVector> vectors;
   std::vector<PassOutput> outputs;
+  const PassDraw* draw = nullptr;
   const float* scalars = nullptr;   // [B][S]
   const NoiseKey* keys = nullptr;   // [B][K]
   const int32_t* hashes = nullptr;  // [V], `token_hashes` in engine/sampling/random.py

@@ -12,18 +12,8 @@ namespace wye {
 namespace {
 
 constexpr int64_t kPartTokens = 1 << 16;  // longer rows are looked through in parts; a multiple of a mask's word
-constexpr uint64_t kGamma = 0x9e3779b97f4a7c15;
 
-uint64_t mix64(uint64_t value) {  // SplitMix64's finaliser
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
-
-NoiseKey key_of(const Lane& lane) {
-  uint64_t key = mix64(uint64_t(lane.stream_key) + (uint64_t(lane.position) + 1) * kGamma);
-  return {uint32_t(key), uint32_t(key >> 32)};
-}
+NoiseKey key_of(const Lane& lane) { return position_key(lane.stream_key, lane.position); }
 
 bool keeps_all(const Lane& lane, int64_t vocab_size) {
   return lane.top_k >= vocab_size && lane.top_p >= 1.0 && lane.min_p <= 0.0;
@@ -34,10 +24,12 @@ struct Part {
   int64_t lane, begin, size;
 };
 
-std::vector<Part> cut(const Batch& batch) {
+// Nothing of a lane whose token is there already.
+std::vector<Part> cut(const Batch& batch, const int64_t* tokens) {
   std::vector<Part> parts;
   parts.reserve(batch.num_lanes);
   for (int64_t lane = 0; lane < batch.num_lanes; ++lane) {
+    if (tokens[lane] >= 0) continue;
     bool whole = !batch.lanes[lane].is_greedy && !keeps_all(batch.lanes[lane], batch.vocab_size);
     int64_t step = whole ? batch.vocab_size : kPartTokens;
     for (int64_t begin = 0; begin < batch.vocab_size; begin += step) {
@@ -150,7 +142,7 @@ void edit_logits(Team* team, const SamplingForm& form, const Batch& batch, const
 }
 
 void choose_tokens(Team* team, const SamplingForm& form, const Batch& batch, const Memory& memory, int64_t* tokens) {
-  std::vector<Part> parts = cut(batch);
+  std::vector<Part> parts = cut(batch, tokens);
   std::vector<Best> found(parts.size());
   int64_t num_tokens = 0;
   bool any_truncated = false;
@@ -174,6 +166,7 @@ void choose_tokens(Team* team, const SamplingForm& form, const Batch& batch, con
     if (found[i].score > one.score) one = found[i];  // of equals the earlier part has the lower id
   }
   for (int64_t i = 0; i < batch.num_lanes; ++i) {
+    if (tokens[i] >= 0) continue;
     if (best[i].score == INFINITY) {  // only a broken model gives that
       make_sane(batch.logits + i * batch.vocab_size, batch.vocab_size);
       best[i] = choose_in(form, batch, {i, 0, batch.vocab_size}, scratch_of(0));

@@ -55,6 +55,7 @@ struct Batch {
 void edit_logits(Team* team, const SamplingForm& form, const Batch& batch, const Memory& memory);
 
 // Excludes what masks exclude, chooses tokens [L] and remembers them: newest token, counts, history.
+// Where a token is given already, instead of a negative number, it is remembered and nothing is looked at.
 // NaN counts as -inf, +inf as a large number. Throws std::bad_alloc before anything is remembered.
 void choose_tokens(Team* team, const SamplingForm& form, const Batch& batch, const Memory& memory, int64_t* tokens);
 

@@ -134,14 +134,17 @@ void keep_before(TokenList& list, float value, int64_t id) {
 }
 
 // The bits of `uniform_bits` in engine/sampling/random.py as float32: -m of each token.
-inline Floats noise(Ints ids, NoiseKey key) {
+inline Floats noise_of_hashes(Ints hashes, NoiseKey key) {
   Ints first = all_ints(0x7feb352d), second = all_ints(int32_t(0x846ca68b));
-  Ints x = (ids ^ shifted<16>(ids)) * first;
-  x = (x ^ shifted<15>(x)) * second;
-  x = x ^ shifted<16>(x);
-  x = (x ^ all_ints(int32_t(key.low))) * first;
+  Ints x = (hashes ^ all_ints(int32_t(key.low))) * first;
   x = (x ^ shifted<15>(x) ^ all_ints(int32_t(key.high))) * second;
   return to_floats(x | all_ints(INT32_MIN));
+}
+
+inline Floats noise(Ints ids, NoiseKey key) {
+  Ints x = (ids ^ shifted<16>(ids)) * all_ints(0x7feb352d);
+  x = (x ^ shifted<15>(x)) * all_ints(int32_t(0x846ca68b));
+  return noise_of_hashes(x ^ shifted<16>(x), key);
 }
 
 // -log(-log(1 - u)) <= -log(u), and the bits of a float32 read as an integer are a lower bound of its log2 (Mitchell
@@ -153,42 +156,74 @@ inline Floats bound_of(Floats values, Floats noise, float scale) {
   return fma(values, all(scale), rarity);
 }
 
-template <bool kListed>
-void draw_from(const float* row, const int32_t* ids, int64_t first, int64_t size, NoiseKey key, float temperature,
+// What the numbers beside a row are that is drawn from, if there are some.
+enum class Beside { kNothing, kIds, kHashes };
+
+// Sixteen tokens that a draw looks at.
+struct Looked {
+  Floats values, noises;
+  Ints tokens;
+  uint32_t able;  // bits of those that may score better than the best so far
+};
+
+// Called for few tokens: in the loop it would only be in the way.
+[[gnu::noinline]] void score(const Looked& looked, float temperature, Best& best) {
+  float logits_of[kWide], noise_of[kWide];
+  int32_t id_of[kWide];
+  store(logits_of, looked.values);
+  store(noise_of, looked.noises);
+  store(id_of, looked.tokens);
+  for (uint32_t able = looked.able; able; able &= able - 1) {
+    int i = std::countr_zero(able);
+    double score = wye::exact_score(logits_of[i], noise_of[i], temperature);
+    if (score > best.score || (score == best.score && id_of[i] < best.id)) best = {score, logits_of[i], id_of[i]};
+  }
+}
+
+template <Beside kBeside>
+void draw_from(const float* row, const int32_t* beside, int64_t first, int64_t size, NoiseKey key, float temperature,
                Best& best) {
+  constexpr int64_t kTogether = 2;
   float scale = 1.0f / temperature;
   float least = wye::least_bound(best.score);
-  each(row, size, [&](int64_t place, Floats values) {
-    Ints tokens;
-    if constexpr (kListed) {
-      tokens = size - place < kWide ? load_some(ids + place, size - place) : load(ids + place);
-    } else {
-      tokens = all_ints(int32_t(first + place)) + counting();
-    }
-    Floats noises = noise(tokens, key);
-    uint32_t able = at_least(bound_of(values, noises, scale), all(least));
-    if (!able) return;
-    float logits_of[kWide], noise_of[kWide];
-    int32_t id_of[kWide];
-    store(logits_of, values);
-    store(noise_of, noises);
-    store(id_of, tokens);
-    for (; able; able &= able - 1) {
-      int i = std::countr_zero(able);
-      double score = wye::exact_score(logits_of[i], noise_of[i], temperature);
-      if (score > best.score || (score == best.score && id_of[i] < best.id)) best = {score, logits_of[i], id_of[i]};
-    }
+  auto look = [&](int64_t place, Floats values, Ints given) __attribute__((always_inline)) {
+    Ints tokens = kBeside == Beside::kIds ? given : all_ints(int32_t(first + place)) + counting();
+    Floats noises = kBeside == Beside::kHashes ? noise_of_hashes(given, key) : noise(tokens, key);
+    return Looked{values, noises, tokens, at_least(bound_of(values, noises, scale), all(least))};
+  };
+  auto given_at = [&](int64_t place) __attribute__((always_inline)) {
+    return kBeside == Beside::kNothing ? Ints{} : load(beside + place);
+  };
+  int64_t place = 0;
+  for (; place + kTogether * kWide <= size; place += kTogether * kWide) {
+    Looked one = look(place, load(row + place), given_at(place));
+    Looked two = look(place + kWide, load(row + place + kWide), given_at(place + kWide));
+    if ((one.able | two.able) == 0) [[likely]] continue;
+    if (one.able) score(one, temperature, best);
+    if (two.able) score(two, temperature, best);
     least = wye::least_bound(best.score);
-  });
+  }
+  for (; place < size; place += kWide) {
+    int64_t left = std::min(kWide, size - place);
+    Ints given = kBeside == Beside::kNothing ? Ints{} : load_some(beside + place, left);
+    Looked one = look(place, load_some(row + place, left), given);
+    if (one.able == 0) continue;
+    score(one, temperature, best);
+    least = wye::least_bound(best.score);
+  }
 }
 
 void draw(const float* row, const int32_t* ids, int64_t first, int64_t size, NoiseKey key, float temperature,
           Best& best) {
   if (ids != nullptr) {
-    draw_from<true>(row, ids, first, size, key, temperature, best);
+    draw_from<Beside::kIds>(row, ids, first, size, key, temperature, best);
   } else {
-    draw_from<false>(row, ids, first, size, key, temperature, best);
+    draw_from<Beside::kNothing>(row, nullptr, first, size, key, temperature, best);
   }
+}
+
+void draw_hashed(const float* row, const int32_t* hashes, int64_t first, int64_t size, NoiseKey key, Best& best) {
+  draw_from<Beside::kHashes>(row, hashes, first, size, key, 1.0f, best);
 }
 
 void mask(float* row, int64_t size, const uint32_t* bits) {
@@ -210,8 +245,8 @@ bool is_sane(const float* row, int64_t size) {
 }
 
 constexpr wye::SamplingForm form_named(const char* name) {
-  return {name,    greatest,  peaks,       count_from, count_above, sum_exp,
-          moments, list_from, keep_before, draw,       mask,        is_sane, pass};
+  return {name,      greatest,    peaks, count_from,  count_above, sum_exp, moments,
+          list_from, keep_before, draw,  draw_hashed, mask,        is_sane, pass};
 }
 
 }  // namespace

@@ -8,6 +8,14 @@
 namespace wye {
 namespace {
 
+constexpr uint64_t kGamma = 0x9e3779b97f4a7c15;
+
+uint64_t mix64(uint64_t value) {  // SplitMix64's finaliser
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+  return value ^ (value >> 31);
+}
+
 const SamplingForm* avx512() {
 #ifndef WYE_NO_AVX512
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
@@ -34,6 +42,11 @@ const SamplingForm* find_sampling_form(const char* name) {
   if (!wanted.empty()) return nullptr;
   const SamplingForm* best = avx512();
   return best != nullptr ? best : avx2();
+}
+
+NoiseKey position_key(int64_t stream_key, int64_t position) {
+  uint64_t key = mix64(uint64_t(stream_key) + (uint64_t(position) + 1) * kGamma);
+  return {uint32_t(key), uint32_t(key >> 32)};
 }
 
 double exact_score(float logit, float noise, float temperature) {

@@ -66,6 +66,9 @@ struct SamplingForm {
   void (*draw)(const float* row, const int32_t* ids, int64_t first, int64_t size, NoiseKey key, float temperature,
                Best& best);
 
+  // The same at temperature 1, with hashes[i] of the token first + i: `token_hashes` in engine/sampling/random.py.
+  void (*draw_hashed)(const float* row, const int32_t* hashes, int64_t first, int64_t size, NoiseKey key, Best& best);
+
   // Excludes (-inf) the tokens whose bit is 0 and raises the others to at least kBanned.
   void (*mask)(float* row, int64_t size, const uint32_t* bits);
 
@@ -75,6 +78,9 @@ struct SamplingForm {
   // Operations of device programs.
   PassForm pass;
 };
+
+// The key of a position in a random stream: `position_keys` in engine/sampling/random.py.
+NoiseKey position_key(int64_t stream_key, int64_t position);
 
 constexpr float kBanned = -1e9f;  // far below any logit, yet finite after every later step
 

@@ -1,5 +1,6 @@
 #include "sampling_module.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -160,6 +161,9 @@ PyObject* choose_tokens(PyObject*, PyObject* args) {
     step.check_all();
     tokens = token_buffer.numbers<int64_t>("token_ids");
     check(token_buffer.bytes() == step.batch.num_lanes * 8, "token_ids must have a place for each lane");
+    for (int64_t i = 0; i < step.batch.num_lanes; ++i) {
+      check(tokens[i] < step.vocab_size, "a token that is given is no token id");
+    }
   };
   return answer(prepare, [&] { choose_tokens(step.team, *step.form, step.batch, step.memory, tokens); });
 }
@@ -269,11 +273,12 @@ struct PassArguments {
   PyObject* team_object = nullptr;
   const char* form_name = nullptr;
   Py_ssize_t size = 0, num_rows = 0;
-  Buffer steps, scalars, keys, hashes;
+  Buffer steps, scalars, names, numbers, hashes;
   PyObject *vectors = nullptr, *outputs = nullptr;
   std::vector<std::unique_ptr<Buffer>> held;
   Team* team = nullptr;
   const SamplingForm* form = nullptr;
+  std::vector<NoiseKey> keys;  // [B][K]
   Pass pass;
 
   static void* data_of(const Buffer& buffer, bool is_bool, const char* name) {
@@ -326,10 +331,23 @@ struct PassArguments {
     pass.num_rows = num_rows;
     pass.scalars = scalars.numbers<const float>("scalars", num_rows);
     pass.num_scalars = scalars.bytes() / (4 * num_rows);
-    pass.keys = keys.numbers<const NoiseKey>("keys", num_rows);
-    pass.num_keys = keys.bytes() / (int64_t(sizeof(NoiseKey)) * num_rows);
+    make_keys();
     pass.hashes = hashes.numbers<const int32_t>("hashes");
     check(hashes.bytes() == size * 4, "hashes must have one for each number of a row");
+  }
+
+  void make_keys() {
+    const int64_t* name = names.numbers<const int64_t>("keys", num_rows);
+    const int64_t* number = numbers.numbers<const int64_t>("numbers");
+    pass.num_keys = names.bytes() / (8 * num_rows);
+    check(numbers.bytes() == 8 * pass.num_keys, "numbers must have one for each key");
+    keys.reserve(num_rows * pass.num_keys);
+    for (int64_t i = 0; i < num_rows * pass.num_keys; ++i) {
+      int64_t at = number[i % pass.num_keys];
+      uint64_t whole = uint64_t(name[i]);
+      keys.push_back(at < 0 ? NoiseKey{uint32_t(whole), uint32_t(whole >> 32)} : position_key(name[i], at));
+    }
+    pass.keys = keys.data();
   }
 
   void check_steps() const {
@@ -347,27 +365,90 @@ struct PassArguments {
       ++known;
     }
   }
+
+  void check_draw(const PassDraw& draw, const Buffer& tokens) {
+    check(draw.made_by >= 0 && draw.made_by < int64_t(pass.steps.size()), "a draw must be from what a step makes");
+    check(draw.key >= 0 && draw.key < pass.num_keys, "the key of a draw is not there");
+    check(tokens.bytes() == num_rows * 8, "token_ids must have a place for each row");
+    pass.draw = &draw;
+  }
+
+  // False leaves Python's own error.
+  bool prepare() {
+    try {
+      check_sizes();
+      return take_all();
+    } catch (const std::invalid_argument& error) {
+      PyErr_SetString(PyExc_ValueError, error.what());
+    } catch (const std::bad_alloc&) {
+      PyErr_NoMemory();
+    }
+    return false;
+  }
 };
 
 }  // namespace
 
 PyObject* run_pass(PyObject*, PyObject* args) {
   PassArguments given;
-  if (!PyArg_ParseTuple(args, "Osnny*Oy*y*y*O:run_pass", &given.team_object, &given.form_name, &given.size,
-                        &given.num_rows, given.steps.view(), &given.vectors, given.scalars.view(), given.keys.view(),
-                        given.hashes.view(), &given.outputs)) {
+  if (!PyArg_ParseTuple(args, "Osnny*Oy*y*y*y*O:run_pass", &given.team_object, &given.form_name, &given.size,
+                        &given.num_rows, given.steps.view(), &given.vectors, given.scalars.view(), given.names.view(),
+                        given.numbers.view(), given.hashes.view(), &given.outputs)) {
     return nullptr;
   }
+  if (!given.prepare()) return nullptr;
+  return answer([&] { given.check_steps(); }, [&] { run_pass(given.team, *given.form, given.pass); });
+}
+
+PyObject* draw_in_pass(PyObject*, PyObject* args) {
+  PassArguments given;
+  PassDraw draw{};
+  Buffer tokens;
+  if (!PyArg_ParseTuple(args, "Osnny*Oy*y*y*y*Oiiw*:draw_in_pass", &given.team_object, &given.form_name, &given.size,
+                        &given.num_rows, given.steps.view(), &given.vectors, given.scalars.view(), given.names.view(),
+                        given.numbers.view(), given.hashes.view(), &given.outputs, &draw.made_by, &draw.key,
+                        tokens.view())) {
+    return nullptr;
+  }
+  if (!given.prepare()) return nullptr;
+  auto prepare = [&] {
+    given.check_steps();
+    draw.tokens = tokens.numbers<int64_t>("token_ids");
+    given.check_draw(draw, tokens);
+  };
+  PyObject* done = answer(prepare, [&] { run_pass(given.team, *given.form, given.pass); });
+  if (done == nullptr) return nullptr;
+  Py_DECREF(done);
+  return PyBool_FromLong(std::all_of(draw.tokens, draw.tokens + given.num_rows, [](int64_t at) { return at >= 0; }));
+}
+
+PyObject* rouse(PyObject*, PyObject* args) {
+  PyObject* team_object;
+  if (!PyArg_ParseTuple(args, "O:rouse", &team_object)) return nullptr;
   try {
-    given.check_sizes();
-    if (!given.take_all()) return nullptr;
+    if (Team* team = team_of(team_object)) team->rouse();
   } catch (const std::invalid_argument& error) {
     PyErr_SetString(PyExc_ValueError, error.what());
     return nullptr;
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
   }
-  return answer([&] { given.check_steps(); }, [&] { run_pass(given.team, *given.form, given.pass); });
+  Py_RETURN_NONE;
+}
+
+PyObject* position_keys(PyObject*, PyObject* args) {
+  Buffer streams, positions, keys;
+  if (!PyArg_ParseTuple(args, "y*y*w*:position_keys", streams.view(), positions.view(), keys.view())) return nullptr;
+  try {
+    const int64_t* stream_of = streams.numbers<const int64_t>("stream_keys");
+    const int64_t* position_of = positions.numbers<const int64_t>("positions");
+    NoiseKey* out = keys.numbers<NoiseKey>("keys");
+    int64_t size = streams.bytes() / 8;
+    check(positions.bytes() == size * 8 && keys.bytes() == size * 8, "all must have as many numbers");
+    for (int64_t i = 0; i < size; ++i) out[i] = position_key(stream_of[i], position_of[i]);
+  } catch (const std::invalid_argument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+    return nullptr;
+  }
+  Py_RETURN_NONE;
 }
 
 }  // namespace wye

@@ -60,6 +60,11 @@ class Team {
   // thread may still be skipping through it. One caller at a time.
   void run(int max_phases, std::function<void(Worker&)> program);
 
+  // Wakes the threads, or keeps them from going to sleep: there will be work in a moment. Waits for nobody.
+  void rouse() {
+    run(0, [](Worker&) {});
+  }
+
   // Runs `body(chunk, worker_id)` for every chunk.
   template <class Body>
   void for_each(int num_chunks, Body&& body) {

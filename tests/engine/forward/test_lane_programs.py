@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from engine.programs.binding import bind
 from engine.programs.errors import ProgramInvalid
 from engine.programs.reference import first_state, run
-from engine.programs.session import ProgramLane, ProgramRunner, ProgramSession
+from engine.programs.runner import ProgramRunner
+from engine.programs.session import ProgramLane, ProgramSession
 from engine.programs.values import StepValues
 from engine.sampling.random import mix64, stream_key
 from tests.engine.programs.random_programs import exact_programs

@@ -11,7 +11,8 @@ import torch
 
 from engine.programs.binding import bind
 from engine.programs.reference import run
-from engine.programs.session import ProgramLane, ProgramRunner, ProgramSession
+from engine.programs.runner import ProgramRunner
+from engine.programs.session import ProgramLane, ProgramSession
 from engine.programs.values import StepValues
 from engine.runner.programs import ProgramRows
 from engine.sampling.choice import SampleLane
@@ -164,7 +165,7 @@ def test_only_the_programs_used_last_are_kept_ready(count: int) -> None:
 @pytest.mark.parametrize(
     ("body", "defers"),
     [
-        ("    return gumbel_argmax(logits / 2.0, key)\n", True),
+        ("    return gumbel_argmax(cumsum(logits), key)\n", True),
         ("    return argmax(logits)\n", False),
         ("    t = gumbel_argmax(logits, key)\n    probe.t = t\n    return t\n", False),
         ("    u = uniform(key)\n    return gumbel_argmax(logits * u, key)\n", False),
@@ -183,7 +184,7 @@ def test_a_last_draw_can_be_left_to_others(body: str, defers: bool) -> None:
     if defers:
         ((places, scores),) = drawn.scores
         assert list(places) == [0, 1]
-        torch.testing.assert_close(scores, logits / 2.0)
+        torch.testing.assert_close(scores, logits.cumsum(1))
         assert drawn.places == []
 
 
