@@ -51,6 +51,18 @@ def shapes() -> dict[str, ModelConfig]:
     return {**SHAPES, "tiny": TINY}
 
 
+def tokenizer_of(name: str) -> Path | None:
+    """Where the tokenizer is that `--tokenizer` names; None for one that is made.
+
+    Raises:
+        SourceError: There is no such model here.
+    """
+    if name == MADE:
+        return None
+    directory = Path(name)  # which need not hold a model
+    return directory if (directory / "tokenizer.json").is_file() else locate(name)
+
+
 def write_random_model(shape: str, tokenizer: Path | None, directory: Path, *, device: str = "cpu") -> Path:
     """Writes config.json, tokenizer.json and bfloat16 weights.
 
@@ -118,8 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     parser.add_argument("--device", default="cpu", help="where to draw the numbers")
     options = parser.parse_args(argv)
-    tokenizer = None if options.tokenizer == MADE else locate(options.tokenizer)
-    print(write_random_model(options.shape, tokenizer, options.out, device=options.device))
+    print(write_random_model(options.shape, tokenizer_of(options.tokenizer), options.out, device=options.device))
     return 0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from engine.text.tokenizer import Tokenizer
 from loadtests.made_tokenizer import make_tokenizer, write_made_tokenizer
-from loadtests.random_model import MADE_IDS, write_random_model
+from loadtests.random_model import MADE_IDS, main, write_random_model
 
 
 def test_texts_come_back_and_every_id_has_one(tmp_path: Path) -> None:
@@ -28,6 +28,12 @@ def test_words_are_cut_into_triples() -> None:
 def test_other_sizes_are_refused(size: int) -> None:
     with pytest.raises(ValueError, match="ids, not"):
         make_tokenizer(size)
+
+
+def test_a_directory_with_nothing_but_a_tokenizer_will_do(tmp_path: Path) -> None:
+    directory = write_made_tokenizer(tmp_path / "tokenizer", 1000)
+    assert main(["--shape", "tiny", "--tokenizer", str(directory), "--out", str(tmp_path / "model")]) == 0
+    assert Tokenizer.load(tmp_path / "model").vocab_size == 1000
 
 
 def test_a_tiny_model_is_written_with_it(tmp_path: Path) -> None:
