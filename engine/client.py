@@ -199,8 +199,8 @@ def _check_given(request: GenerateRequest, num_held: int) -> None:
     num_given = request.num_given
     if not num_given:
         return
-    if request.stepped or request.lane_ids or request.passes or request.prompt_logprobs is not None:
-        raise InvalidRequest("only a plain generation can be gone on with", "num_given")
+    if request.lane_ids or request.passes or request.prompt_logprobs is not None:
+        raise InvalidRequest("only a generation of one context can be gone on with", "num_given")
     if not 0 < num_given < num_held or num_given >= request.sampling.max_tokens:
         raise InvalidRequest(
             f"num_given must be below the context's length and max_tokens, got {num_given}", "num_given"

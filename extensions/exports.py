@@ -34,10 +34,12 @@ class Imported:
     Attributes:
         live: The context; whoever asked for it releases it.
         num_computed: Tokens whose KV it has; the others are computed when it is used.
+        export_id: Name of the export in the engine.
     """
 
     live: LiveContext
     num_computed: int
+    export_id: str = ""
 
     @property
     def is_warm(self) -> bool:
@@ -67,14 +69,32 @@ async def import_context(
         EngineStopped: No engine is there.
     """
     link = ContextLink(engine, account=account, salt=salt, adapter=recipe.adapter)
+    return await _imported(engine, text, recipe, export_id, link)
+
+
+async def import_like(empty: LiveContext, recipe: Recipe, export_id: str) -> Imported:
+    """The same for whom an empty context of the recipe's adapter was opened, on its engine; that is released.
+
+    Raises:
+        EngineStopped: No engine is there.
+    """
+    engine, text, own = empty._engine, empty._text, empty._link
+    link = ContextLink(engine, account=own.account, salt=own.salt, adapter=recipe.adapter)
+    empty.release()
+    return await _imported(engine, text, recipe, export_id, link)
+
+
+async def _imported(
+    engine: EngineClient, text: TextModel, recipe: Recipe, export_id: str, link: ContextLink
+) -> Imported:
     link.take(export_id, len(recipe.token_ids))
     live = LiveContext(engine, text, recipe.token_ids, link=link, edits=recipe.edits)
     try:
         info = await link.describe()
         if info.length != len(recipe.token_ids):
             link.release()
-            return Imported(live=live, num_computed=0)
-        return Imported(live=live, num_computed=info.num_computed)
+            return Imported(live=live, num_computed=0, export_id=export_id)
+        return Imported(live=live, num_computed=info.num_computed, export_id=export_id)
     except BaseException:
         live.release()
         raise

@@ -237,10 +237,13 @@ class ScriptedStream:
         """Proposes the script's tokens one by one, then the end id; an answer may take another token instead."""
         request, end = self._request, self._engine.info.eos_token_ids[0]
         stop_ids = {end, *request.sampling.stop_token_ids}
-        banned: frozenset[int] = frozenset()
+        banned: frozenset[int] = frozenset(word[0] for word in request.sampling.bad_words if len(word) == 1)
         num_tokens = num_free = 0
         for token_id in [*self._scripted_tokens(index), end]:
             if token_id in banned:
+                continue
+            if num_tokens < request.num_given:
+                num_tokens += 1
                 continue
             if num_free == 0:
                 self._propose(index, token_id)

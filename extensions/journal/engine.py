@@ -104,15 +104,21 @@ class JournaledEngine:
         call.journal.put(Begun(key, digest, seed))
         return stream
 
-    async def go_on(self, call: Call, key: str, request: GenerateRequest) -> RecordedStream:
+    async def go_on(self, call: Call, key: str, request: GenerateRequest, *, is_later: bool = False) -> RecordedStream:
         """Has the engine compute, and writes down what it says. Tokens that it had computed before are counted again.
+
+        Args:
+            call: Of the script, which leads to it.
+            key: Names it within the run.
+            request: What is asked.
+            is_later: The reader was told a part of it.
 
         Raises:
             EngineError: What `EngineClient.submit` raises.
         """
         stream = await self._engine.submit(request)
         num_cold = sum(self._cold.pop(one, 0) for one in (request.context_id, *request.lane_ids))
-        return RecordedStream(stream, call, key, num_cold)
+        return RecordedStream(stream, call, key, num_cold, is_later=is_later)
 
     async def compile(self, constraint: ConstraintSpec) -> None:
         """See `EngineClient.compile`."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import msgspec
 
+from engine.contexts.edits import Edit
+from extensions.errors import NotResumable
+from extensions.exports import Imported, Recipe, import_like
 from extensions.journal.effects import effect
 from extensions.journal.journal import current
 from extensions.programs.faults import fault, invalid
@@ -17,7 +21,6 @@ from extensions.programs.jsons import checked_name, seconds
 from extensions.programs.transcript import Transcript
 
 if TYPE_CHECKING:
-    from extensions.exports import Imported
     from extensions.live_context import LiveContext
     from extensions.programs.contexts import ScriptContext
     from extensions.programs.scope import RunScope
@@ -96,11 +99,9 @@ class PrefixCalls:
             raise invalid(f"on_miss must be one of {', '.join(get_args(OnMiss))}")
         scope, prefixes = self._scope, _door(self._scope)
         wanted = checked_name(name, "name")
-        if (call := current()) is not None:
-            call.journal.stop("it goes on from an exported prefix")
         scope.guard.open_contexts(1)
         try:
-            found = await prefixes.open(wanted, on_miss)  # type: ignore[arg-type]  # one of them, as seen above
+            found = await _opened(scope, prefixes, wanted, on_miss)  # type: ignore[arg-type]  # one, as seen above
         except BaseException:
             scope.guard.close_context()
             raise
@@ -109,6 +110,80 @@ class PrefixCalls:
             return None
         imported, transcript = found
         return ScriptContext(scope, History(scope, imported.live, transcript, imported.num_computed))
+
+
+async def _opened(
+    scope: RunScope, prefixes: Prefixes, name: str, on_miss: OnMiss
+) -> tuple[Imported, Transcript] | None:
+    """A context that goes on from an export.
+
+    In a run that keeps a journal, all that it takes to make it again is written down: what becomes of the export, or of
+    its name, before the run is gone on with is nothing to it.
+    """
+    if current() is None:
+        return await prefixes.open(name, on_miss)
+    told: _Opened | None = await effect(
+        "prefix",
+        [name, on_miss],
+        lambda: _recipe_of(scope, prefixes, name, on_miss),
+        pack=lambda made: None if made is None else msgspec.to_builtins(made, builtin_types=(bytes,)),
+        unpack=lambda data: None if data is None else msgspec.convert(data, _Opened),
+    )
+    if told is None:
+        return None
+    if told.adapter_digest != _digest_of(scope, told.adapter):
+        raise NotResumable(f"it goes on from a prefix of the adapter {told.adapter}, which is another by now")
+    token_ids = array("i")
+    token_ids.frombytes(told.token_ids)
+    recipe = Recipe(token_ids=token_ids, edits=tuple(told.edits), adapter=told.adapter)
+    found = await import_like(scope.open_context(told.adapter), recipe, told.export_id)
+    return replace(found, num_computed=told.num_computed), transcript_from_bytes(told.transcript)
+
+
+class _Opened(msgspec.Struct, frozen=True):
+    """A context that goes on from an export, as it is written down.
+
+    Attributes:
+        token_ids: Native int32.
+        edits: See `Recipe`.
+        adapter: See `Recipe`.
+        adapter_digest: Of that adapter; empty for the model alone.
+        export_id: Name of the export in the engine.
+        num_computed: See `Imported`.
+        transcript: JSON.
+    """
+
+    token_ids: bytes
+    edits: list[Edit]
+    adapter: str
+    adapter_digest: str
+    export_id: str
+    num_computed: int
+    transcript: bytes
+
+
+async def _recipe_of(scope: RunScope, prefixes: Prefixes, name: str, on_miss: OnMiss) -> _Opened | None:
+    found = await prefixes.open(name, on_miss)
+    if found is None:
+        return None
+    imported, transcript = found
+    live = imported.live
+    try:
+        return _Opened(
+            token_ids=array("i", live.token_ids).tobytes(),
+            edits=list(live.edits),
+            adapter=live.adapter,
+            adapter_digest=_digest_of(scope, live.adapter),
+            export_id=imported.export_id,
+            num_computed=imported.num_computed,
+            transcript=transcript_to_bytes(transcript),
+        )
+    finally:
+        live.release()
+
+
+def _digest_of(scope: RunScope, adapter: str) -> str:
+    return next((one.digest for one in scope.engine.info.adapters if one.name == adapter), "")
 
 
 async def export(scope: RunScope, history: History, name: Any, ttl_s: Any, visibility: Any, allow: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from engine.contexts.commands import AppendTokens, OpenContext
@@ -19,14 +20,15 @@ def expected(prompt: list[int], num_tokens: int) -> list[int]:
 class Stepped:
     """One stepped generation on a context of its own."""
 
-    def __init__(self, rig: Rig, prompt: list[int], *, name: str = "r", max_tokens: int = 40, seed: int = 3) -> None:
+    def __init__(
+        self, rig: Rig, prompt: list[int], *, name: str = "r", max_tokens: int = 40, seed: int = 3, num_given: int = 0
+    ) -> None:
         self.rig, self.name = rig, name
         rig.obey(OpenContext(name))
         rig.obey(AppendTokens(name, prompt))
         sampling = SamplingParams(max_tokens=max_tokens, seed=seed, ignore_eos=True)
-        rig.scheduler.add(
-            GenerateRequest(request_id=name, prompt_ids=[], sampling=sampling, context_id=name, stepped=True)
-        )
+        asked = GenerateRequest(request_id=name, prompt_ids=[], sampling=sampling, context_id=name, stepped=True)
+        rig.scheduler.add(msgspec.structs.replace(asked, num_given=num_given))
         self.num_told = 0
 
     @property
@@ -94,6 +96,16 @@ def test_another_token_than_the_one_proposed_makes_what_was_computed_behind_it_v
         stepped.take_all()
     assert rig.tokens("r") == [*taken[3:], *expected(taken, 60 - len(taken) + 3)]
     rig.drain()
+
+
+@pytest.mark.parametrize("num_given", [1, 5, 11])
+def test_one_that_was_cut_off_goes_on_with_the_proposal_behind_what_was_taken(num_given: int) -> None:
+    rig = Rig()
+    whole = expected([1, 2, 3], 12)
+    stepped = Stepped(rig, [1, 2, 3, *whole[:num_given]], max_tokens=12, num_given=num_given)
+    while rig.finish("r") is None:
+        stepped.take_all()
+    assert rig.tokens("r") == whole[num_given:]
 
 
 def test_a_ban_makes_void_what_was_drawn_without_it() -> None:

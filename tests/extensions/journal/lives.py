@@ -16,7 +16,7 @@ from extensions.programs.request import ProgramOutcome, ProgramRequest
 from extensions.programs.world import World
 from extensions.tools.catalog import Effect, HttpReply, ToolInfo, ToolResult
 from extensions.tools.errors import ToolNotFound
-from tests.extensions.programs.stage import Stage, main_of, scripted_stage
+from tests.extensions.programs.stage import Stage, main_of
 from tests.fakes import Action, text_model
 
 TEXT = text_model()
@@ -121,10 +121,10 @@ class Lives:
         entries: Written so far.
     """
 
-    def __init__(self, body: str, script: Callable[[GenerateRequest, int], Sequence[Action]]) -> None:
+    def __init__(self, body: str, stage: Stage) -> None:
         self.source = main_of(body)
         self.tools = Tools()
-        self.stage: Stage = scripted_stage(script)
+        self.stage = stage
         self.entries: list[Entry] = []
 
     @classmethod

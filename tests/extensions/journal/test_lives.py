@@ -11,6 +11,7 @@ from extensions.errors import ReplayDiverged
 from extensions.journal.entries import Begun, Done
 from extensions.programs.request import ProgramOutcome
 from tests.extensions.journal.lives import Lives, says_by_turn
+from tests.extensions.programs.stage import scripted_stage
 from tests.extensions.programs.test_tool_loop import asks
 
 PLAIN = """
@@ -46,7 +47,7 @@ UNKNOWN = "tool_outcome_unknown"
 
 @pytest.fixture
 async def plain() -> AsyncIterator[Lives]:
-    lives = Lives(PLAIN, says_by_turn("What a long answer this is."))
+    lives = Lives(PLAIN, scripted_stage(says_by_turn("What a long answer this is.")))
     lives.source = "import asyncio\n" + lives.source
     yield lives
     await lives.stage.aclose()
@@ -55,7 +56,7 @@ async def plain() -> AsyncIterator[Lives]:
 @pytest.fixture
 async def looping() -> AsyncIterator[Lives]:
     calls = f"[{asks('look', n=1)}, {asks('pay', n=2)}]"
-    lives = Lives(LOOP, says_by_turn(calls, calls, asks("note", n=3), "All of it is paid."))
+    lives = Lives(LOOP, scripted_stage(says_by_turn(calls, calls, asks("note", n=3), "All of it is paid.")))
     yield lives
     await lives.stage.aclose()
 
