@@ -157,7 +157,7 @@ def _surely_kept(
     not_after, probs = scratch
     has_top_p = any(one.top_p < 1.0 for one in params)
     if has_top_p:
-        torch.softmax(torch.div(logits, temperature, out=not_after), dim=-1, out=probs)
+        torch.softmax(torch.sub(logits, _greatest(logits), out=not_after).div_(temperature), dim=-1, out=probs)
     torch.ge(logits, values, out=not_after)
     kept &= not_after.sum(dim=-1) <= limits.top_k
     if has_top_p:
@@ -171,11 +171,16 @@ def _settle(
     draw: TokenDraw, row: torch.Tensor, token: int, limits: Limits, keys: torch.Tensor, params: SamplingParams
 ) -> int:
     """Draws again and again, each time from what comes before the last token, until one is kept."""
-    probs = (row / limits.temperature).softmax(dim=-1) if params.top_p < 1.0 else None
+    probs = ((row - _greatest(row)) / limits.temperature).softmax(dim=-1) if params.top_p < 1.0 else None
     while (before := _before_if_dropped(row, probs, token, params)) is not None:
         rest = torch.where(before, row, -math.inf)
         token = int(draw.draw(rest[None], limits.temperature, keys))
     return token
+
+
+def _greatest(logits: torch.Tensor) -> torch.Tensor:
+    """[..., 1], finite. Taken from large logits before they are divided: rounding would make equals of them."""
+    return logits.amax(dim=-1, keepdim=True).clamp_min(torch.finfo(logits.dtype).min)
 
 
 def _before_if_dropped(

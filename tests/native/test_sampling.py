@@ -298,3 +298,11 @@ def test_a_given_token_that_is_no_token_id_is_refused(form: str) -> None:
     with pytest.raises(ValueError, match="given"):
         sampling(form, 40).choose_tokens(np.ones((1, 40), np.float32), lanes, NO_MASKS, memory, np.array([40]))
     assert memory.last_tokens.tolist() == [0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_small_differences_of_huge_logits_decide_what_is_kept(form: str) -> None:
+    params = SamplingParams(max_tokens=9, temperature=0.8, top_p=0.4, logit_bias={0: 33.0, 1: 33.0})
+    batch = [Situation(params=params, seed=seed, prompt_ids=[0]) for seed in range(12)]
+    logits = np.full((len(batch), V), np.inf, np.float32)
+    assert Bench(batch, form=form).sample(logits).token_ids.tolist() == [0] * len(batch)

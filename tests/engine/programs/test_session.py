@@ -18,6 +18,7 @@ from engine.runner.programs import ProgramRows
 from engine.sampling.choice import SampleLane
 from engine.sampling.params import SamplingParams
 from engine.sampling.random import mix64, stream_key
+from engine.sampling.sampler import Sampler
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import RowAssignment
 
@@ -189,14 +190,78 @@ def test_a_last_draw_can_be_left_to_others(body: str, defers: bool) -> None:
 
 
 def test_nothing_is_kept_of_sequences_that_have_ended() -> None:
-    programs = ProgramRows(SamplerState(num_rows=2, vocab_size=V, device=CPU))
+    state = SamplerState(num_rows=2, vocab_size=V, device=CPU)
+    programs = ProgramRows(state)
     bound = bind("def sample(logits, bias):\n    return argmax(logits + bias)\n", {"bias": [0.5] * V}, V)
     session = ProgramSession(bound, stream_key(1, 0), 1)
-    programs.assign(RowAssignment(0, SamplingParams(max_tokens=5), 1, 0, [1], [2], (0,), session))
+    params = programs.assign(RowAssignment(0, SamplingParams(max_tokens=5), 1, 0, [1], [2], (0,), session))
+    state.assign(0, params=params, seed=1, stream=0, prompt_ids=[1], output_ids=[2], eos_token_ids=(0,))
     lanes = programs.running([SampleLane(row=0, position=2, num_output=1)])
     programs._runner.run(torch.zeros(1, V), lanes)
+    programs.prepare([SampleLane(row=0, position=3, num_output=2)])
     ended = weakref.ref(session)
     programs.release(0)
     del session, lanes
     gc.collect()
     assert ended() is None
+
+
+WATERMARK = """
+def sample(logits, key, prev, delta):
+    return gumbel_argmax(logits + where(hash_uniform(prev, vocab) < 0.5, delta, 0.0), key)
+"""
+
+
+class Rows:
+    """Three rows of device state, of which the first and the last have a program."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self.state = SamplerState(num_rows=3, vocab_size=V, device=CPU)
+        self.programs = ProgramRows(self.state)
+        self.sampler = Sampler(self.state)
+        for row in range(3):
+            bound = bind(WATERMARK, {"delta": 1.0 + row}, V)
+            session = None if row == 1 else ProgramSession(bound, stream_key(row, 0), 2)
+            own = params if row == 2 else SamplingParams(max_tokens=9, temperature=1.0)
+            taken = RowAssignment(row, own, row, 0, [4, 5], [], (0,), session)
+            self.state.assign(
+                row,
+                params=self.programs.assign(taken),
+                seed=row,
+                stream=0,
+                prompt_ids=[4, 5],
+                output_ids=[],
+                eos_token_ids=(0,),
+            )
+
+    def step(self, number: int, *, is_prepared: bool) -> list[int]:
+        lanes = [SampleLane(row=row, position=2 + number, num_output=number) for row in range(3)]
+        logits = torch.stack([logits_of(number, row) for row in range(3)])
+        if is_prepared:
+            self.programs.prepare(lanes)
+        draws = self.programs.draw(self.sampler, logits, lanes, None)
+        token_ids = self.sampler.sample(draws.logits, lanes, None, draws.forced).token_ids
+        draws.tell(token_ids)
+        found: list[int] = token_ids.tolist()
+        return found
+
+
+@pytest.mark.parametrize(
+    "params",
+    [SamplingParams(max_tokens=9, temperature=1.0), SamplingParams(max_tokens=9, temperature=1.0, logit_bias={3: 9.0})],
+    ids=["bare", "edited"],
+)
+def test_draws_that_are_prepared_are_those_that_are_not(params: SamplingParams) -> None:
+    prepared, plain = Rows(params), Rows(params)
+    for number in range(6):
+        assert prepared.step(number, is_prepared=number != 3) == plain.step(number, is_prepared=False)
+    assert prepared.state.last_tokens.tolist() == plain.state.last_tokens.tolist()
+
+
+def test_draws_prepared_for_other_lanes_are_not_taken() -> None:
+    rows, plain = (
+        Rows(SamplingParams(max_tokens=9, temperature=1.0)),
+        Rows(SamplingParams(max_tokens=9, temperature=1.0)),
+    )
+    rows.programs.prepare([SampleLane(row=0, position=7, num_output=5)])
+    assert rows.step(0, is_prepared=False) == plain.step(0, is_prepared=False)
