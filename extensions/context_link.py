@@ -34,6 +34,7 @@ class ContextLink:
 
     Attributes:
         kv_kib_ms: What its KV was charged in all, as far as the engine has told.
+        charged_bytes: What it is charged for at a time, when the engine was last asked.
     """
 
     def __init__(self, engine: EngineClient, *, account: str, salt: str, adapter: str = "") -> None:
@@ -47,6 +48,7 @@ class ContextLink:
         self._kib_ms_before = 0
         self._charged_s = 0.0
         self.kv_kib_ms = 0
+        self.charged_bytes = 0
 
     def sync(self, token_ids: Sequence[int], edits: tuple[Edit, ...]) -> str:
         """Makes the engine know a history that goes on from what it knows, and returns the context's id there.
@@ -136,7 +138,9 @@ class ContextLink:
             try:
                 info = await self._engine.describe_context(self._context_id)
                 self.note_charge(info.kv_kib_ms)
+                self.charged_bytes = info.charged_bytes
                 return info
             except EngineStopped:
                 self._epoch = ""
+        self.charged_bytes = 0
         return ContextInfo(length=0)

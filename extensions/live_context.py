@@ -281,6 +281,11 @@ class LiveContext(History):
         """What its KV was charged since it was opened, as far as the engine has told."""
         return self._link.kv_kib_ms
 
+    async def charge(self) -> tuple[int, int]:
+        """Bytes that it is charged for now, and KiB times milliseconds in all; asks the engine."""
+        await self._link.describe()
+        return self._link.charged_bytes, self._link.kv_kib_ms
+
     async def update_charge(self) -> None:
         """Asks what its KV was charged, unless that was told a moment ago."""
         if self._link.is_charge_old:

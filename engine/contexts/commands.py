@@ -181,6 +181,7 @@ class ContextInfo(msgspec.Struct, frozen=True, kw_only=True):
         recomputable: Its KV can be computed again from its tokens.
         lease_id: Of the lease that it has; empty for none.
         kv_kib_ms: What its account was charged for it since it was opened, in KiB times milliseconds.
+        charged_bytes: Bytes that its account is charged for it now: of pages that several hold one pays.
     """
 
     length: int
@@ -191,3 +192,4 @@ class ContextInfo(msgspec.Struct, frozen=True, kw_only=True):
     recomputable: bool = True
     lease_id: str = ""
     kv_kib_ms: int = 0
+    charged_bytes: int = 0

@@ -128,6 +128,7 @@ class ContextRegistry:
             residency=residency,
             lease_id="" if context.lease is None else context.lease.lease_id,
             kv_kib_ms=context.payer.kib_ms,
+            charged_bytes=context.payer.num_bytes,
         )
 
     # -- what owners ask for --------------------------------------------------------------------------------------

@@ -84,6 +84,11 @@ class Payer:
         tally, meter = self.tally, self._meter  # asked for every token: `Tally.total` without the call
         return (tally._total + tally.level * (meter.now - tally._since)) * meter.page_kib
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that it pays for now."""
+        return self.tally.level * self._meter.page_kib * 1024
+
     def add(self, count: int, now: int) -> None:
         """Pays for so many pages more, or fewer, from an instant on."""
         self.tally.add(count, now)

@@ -380,6 +380,14 @@ class ScriptContext:
         names = self._history.tool_names
         return free_watch(self._scope.text, tool_format, names, history) if names else None
 
+    async def held_kv(self) -> tuple[int, int]:
+        """Bytes that it is charged for now, and what it was charged in all, in KiB times milliseconds."""
+        live = self._history.live
+        if live.is_released:
+            return 0, 0
+        num_bytes, kib_ms = await live.charge()
+        return (0, 0) if live.is_released else (num_bytes, kib_ms)
+
     async def settle(self) -> None:
         """Learns what it was charged up to now."""
         if not self._history.live.is_released:

@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from extensions.errors import ScriptLimitExceeded
 from extensions.programs.faults import RunEnded, fault
 from extensions.programs.limits import ProgramLimits
 from extensions.programs.request import ProgramUsage
+
+T = TypeVar("T", int, float)
 
 MAX_DEPTH = 4
 """Programs that may have started each other, the first one included."""
@@ -41,6 +44,9 @@ class Guard:
         self.failure: Exception | None = None
         self.on_failure: Callable[[], object] | None = None
         self._parent = parent
+        self._children: set[Guard] = set()
+        self._held_bytes = 0
+        self._held_kib_ms = 0
         self._depth: int = 1 if parent is None else parent._depth + 1
         self._counting = threading.Lock()
         self._num_contexts = 0
@@ -104,6 +110,40 @@ class Guard:
         if self._parent is not None:
             self._parent.count_kv(kib_ms)
         self.usage.kv_kib_ms += kib_ms
+
+    @property
+    def limits_kv(self) -> bool:
+        """Whether there is a limit of KV for it, its own or one of those that started it."""
+        own = self.limits.kv_bytes is not None or self.limits.kv_byte_seconds is not None
+        return own or (self._parent is not None and self._parent.limits_kv)
+
+    def note_kv(self, num_bytes: int, kib_ms: int) -> None:
+        """What its contexts are charged for now, and what those that it has were charged in all."""
+        self._held_bytes, self._held_kib_ms = num_bytes, kib_ms
+        if self._parent is not None:
+            self._parent._children.add(self)
+        self._hold_kv()
+
+    def note_no_kv(self) -> None:
+        """It has ended: what it was charged is counted by then, or is about to be."""
+        self._held_bytes = self._held_kib_ms = 0
+        if self._parent is not None:
+            self._parent._children.discard(self)
+
+    def _held(self) -> tuple[int, int]:
+        below = [child._held() for child in self._children]
+        num_bytes = self._held_bytes + sum(one for one, _ in below)
+        return num_bytes, self._held_kib_ms + sum(one for _, one in below)
+
+    def _hold_kv(self) -> None:
+        if self._parent is not None:
+            self._parent._hold_kv()
+        num_bytes, kib_ms = self._held()
+        if self.limits.kv_bytes is not None:
+            self._hold("kv_bytes", num_bytes, self.limits.kv_bytes)
+        if self.limits.kv_byte_seconds is not None:
+            used = (self.usage.kv_kib_ms + kib_ms) * 1024 / 1000
+            self._hold("kv_byte_seconds", used, self.limits.kv_byte_seconds)
 
     def count_tool_call(self) -> None:
         """One call of a tool."""
@@ -182,6 +222,8 @@ class Guard:
             children=min(limits.children, max(own.children - used.num_children, 1)),
             tool_calls=min(limits.tool_calls, max(own.tool_calls - used.num_tool_calls, 1)),
             http_calls=min(limits.http_calls, max(own.http_calls - used.num_http_calls, 1)),
+            kv_bytes=_least(limits.kv_bytes, own.kv_bytes),
+            kv_byte_seconds=_least(limits.kv_byte_seconds, own.kv_byte_seconds),
         )
 
     def take_over(self, usage: ProgramUsage) -> None:
@@ -208,3 +250,10 @@ class Guard:
         if used > allowed:
             self.fail(ScriptLimitExceeded(limit, used, allowed))
             raise RunEnded
+
+
+def _least(one: T | None, other: T | None) -> T | None:
+    """The smaller of two limits, None being none."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

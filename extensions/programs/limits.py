@@ -26,6 +26,9 @@ class ProgramLimits:
         tool_calls: Calls of tools, those of `tool_loop` included.
         http_calls: Requests of its own to other servers.
         children: Programs that it may start, and those that these start, over all its time.
+        kv_bytes: KV that is charged to its account at once for its contexts, and for those of programs that it starts;
+            None for no limit of its own.
+        kv_byte_seconds: KV that is charged in all, bytes times seconds; None as above.
         contexts: Contexts that exist at once. Asking for more raises `MemoryError` inside the script, which may release
             some and go on.
         generations: Generations that run at once; more wait for their turn.
@@ -45,6 +48,8 @@ class ProgramLimits:
     tool_calls: int = 256
     http_calls: int = 256
     children: int = 64
+    kv_bytes: int | None = None
+    kv_byte_seconds: float | None = None
     contexts: int = 256
     generations: int = 128
     output_bytes: int = 8 * 2**20
@@ -64,14 +69,21 @@ class ProgramLimits:
                 known = ", ".join(sorted(own))
                 raise ArgumentsInvalid(f"there is no limit {name!r}; limits are {known}", f"limits.{name}")
             _check(name, value, own[name])
-        return replace(self, **{name: type(own[name])(value) for name, value in asked.items()})
+        read: dict[str, Any] = {
+            name: float(value) if name in _MEASURED else int(value) for name, value in asked.items()
+        }
+        return replace(self, **read)
 
 
-def _check(name: str, value: object, most: float) -> None:
+_MEASURED = ("wall_s", "exec_s", "kv_byte_seconds")
+"""Those that need not be whole numbers."""
+
+
+def _check(name: str, value: object, most: float | None) -> None:
     param = f"limits.{name}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise ArgumentsInvalid(f"{param} must be a positive number", param)
-    if isinstance(most, int) and value != int(value):
+    if name not in _MEASURED and value != int(value):
         raise ArgumentsInvalid(f"{param} must be a whole number", param)
-    if value > most:
+    if most is not None and value > most:
         raise ArgumentsInvalid(f"{param} must be at most {most:g} here, got {value:g}", param)

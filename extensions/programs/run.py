@@ -15,6 +15,7 @@ from extensions.journal.journal import Journal
 from extensions.parsing.formats import ToolFormat
 from extensions.programs.given import ScriptRequest
 from extensions.programs.guard import Guard
+from extensions.programs.kv_limits import kv_limited
 from extensions.programs.limits import ProgramLimits
 from extensions.programs.lm import ScriptLM
 from extensions.programs.program import Program
@@ -223,7 +224,7 @@ class ProgramRun:
         guard = self._guard
         clock = asyncio.get_running_loop().call_later(guard.limits.wall_s - guard.elapsed_s, self._out_of_time)
         try:
-            async with self._scope.trace.sampling(self._scope.charged_kib_ms):
+            async with kv_limited(self._scope), self._scope.trace.sampling(self._scope.charged_kib_ms):
                 exports_as = self.request.exports_as
                 text = await self._host.run(self.program.source, self._request, ScriptLM(self._scope), exports_as)
             read = read_result(text, self._scope)

@@ -136,6 +136,11 @@ class RunScope:
             for context in list(self._contexts):
                 context.let_go()
 
+    async def held_kv(self) -> tuple[int, int]:
+        """Bytes that its contexts are charged for now, and KiB times milliseconds in all."""
+        found = await asyncio.gather(*(context.held_kv() for context in list(self._contexts)))
+        return sum(num_bytes for num_bytes, _ in found), sum(kib_ms for _, kib_ms in found)
+
     async def charged_kib_ms(self) -> int:
         """What the run's KV was charged up to now."""
         held = list(self._contexts)

@@ -28,6 +28,8 @@ def program_limits(settings: Settings) -> ProgramLimits:
         decode_tokens=settings.program_decode_tokens,
         children=settings.program_children,
         contexts=settings.program_contexts,
+        kv_bytes=settings.program_kv_bytes,
+        kv_byte_seconds=settings.program_kv_byte_seconds,
         tool_calls=settings.program_tool_calls,
         http_calls=settings.program_http_calls,
         source_bytes=settings.max_program_bytes,
