@@ -58,7 +58,9 @@ class Constraint:
             ConstraintBroken: They do not belong to the language.
         """
         if not self._matcher.consume_tokens(list(token_ids)):
-            raise self._broken("no token can satisfy both the constraint and the other parameters")
+            # What llguidance says here is about one token, in its own spelling.
+            reason = "no token can satisfy both it and the other parameters"
+            raise ConstraintBroken(self._message(reason), self._param)
 
     def forced(self) -> list[int]:
         """Tokens that must come next, as the tokenizer would write them; often none."""
@@ -88,4 +90,7 @@ class Constraint:
     def _broken(self, reason: str) -> ConstraintBroken:
         detail = self._matcher.get_error().split("\n<non-verbose/>")[0][:200]
         reason = f"{reason} ({detail})" if detail else reason
-        return ConstraintBroken(f"the constraint cannot be followed any further: {reason}", self._param)
+        return ConstraintBroken(self._message(reason), self._param)
+
+    def _message(self, reason: str) -> str:
+        return f"'{self._param}' cannot be followed any further: {reason}"

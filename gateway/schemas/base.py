@@ -42,10 +42,16 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 """JSON can spell numbers beyond a double (`1e999`); those are refused too."""
 
-StringList = Annotated[
-    list[str],
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
-]
+
+def _as_strings(value: object) -> object:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise PydanticCustomError("list_type", "it must be a string or a list of strings")
+    return value
+
+
+StringList = Annotated[list[str], BeforeValidator(_as_strings, json_schema_input_type=str | list[str])]
 """One string or a list of them."""
 
 MAX_FIELDS = 1024

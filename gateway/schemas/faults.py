@@ -21,6 +21,16 @@ MISSING_ONE = "missing_one"
 
 _TYPE_NAME = re.compile(r"str|int|float|bool|(list|dict|literal)\[.*\]")
 
+_TYPE_WORDS = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "list": "a list",
+    "dict": "an object",
+}
+_TYPE_FAULTS = {"string_type", "int_type", "float_type", "bool_type", "list_type", "dict_type", "literal_error"}
+
 OBJECT_WORDS = "it must be an object"
 
 PATTERN_WORDS = {
@@ -54,10 +64,10 @@ class Fault(NamedTuple):
 
 def fault_of(error: ValidationError, value: object) -> Fault:
     """The first thing that is wrong with `value`, which was checked."""
-    first, loc = _first_fault(error.errors(include_url=False, include_input=False))
+    first, loc, reason = _first_fault(error.errors(include_url=False, include_input=False))
     path = _path([part for part in loc if not str(part).startswith((TAG, "[key]"))], value)
     path = (path + first.get("ctx", {}).get("at", "")).lstrip(".")
-    return Fault(first["type"], path, _reason(first))
+    return Fault(first["type"], path, reason)
 
 
 def exactly_one(*, needed: bool = True, **given: object) -> None:
@@ -82,6 +92,9 @@ def exactly_one(*, needed: bool = True, **given: object) -> None:
 
 def _reason(first: ErrorDetails) -> str:
     """Pydantic's own words name classes and show patterns."""
+    context = first.get("ctx", {})
+    if first["type"] == "too_short":
+        return f"it must not have fewer entries than {context['min_length']}"
     if first["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return OBJECT_WORDS
     if first["type"] == "string_pattern_mismatch":
@@ -102,8 +115,8 @@ def _path(places: Iterable[int | str], value: object) -> str:
     return path.lstrip(".")
 
 
-def _first_fault(errors: list[ErrorDetails]) -> tuple[ErrorDetails, tuple[int | str, ...]]:
-    """The first fault and its path; of what may be of several types, the fault of the type that fits it best.
+def _first_fault(errors: list[ErrorDetails]) -> tuple[ErrorDetails, tuple[int | str, ...], str]:
+    """The first fault, its path and its reason; of what may be of several types, that of the type that fits it best.
 
     Such a field has a fault for each type, with the type's name behind the field's in its path.
     """
@@ -115,5 +128,18 @@ def _first_fault(errors: list[ErrorDetails]) -> tuple[ErrorDetails, tuple[int | 
         names = {str(one["loc"][depth]) for one in rivals}
         if len(names) > 1 and all(map(_TYPE_NAME.fullmatch, names)):
             best = max(rivals, key=lambda one: len(one["loc"]))
-            return best, best["loc"][:depth] + best["loc"][depth + 1 :]
-    return errors[0], loc
+            fits_none = all(len(one["loc"]) == depth + 1 and one["type"] in _TYPE_FAULTS for one in rivals)
+            reason = _one_of([str(one["loc"][depth]) for one in rivals]) if fits_none else _reason(best)
+            return best, best["loc"][:depth] + best["loc"][depth + 1 :], reason
+    return errors[0], loc, _reason(errors[0])
+
+
+def _one_of(types: list[str]) -> str:
+    """Says which types something may be of."""
+    *words, last = dict.fromkeys(_in_words(name) for name in types)
+    return f"it must be {', '.join(words)} or {last}" if words else f"it must be {last}"
+
+
+def _in_words(name: str) -> str:
+    kind, _, inside = name.partition("[")
+    return inside.removesuffix("]").replace(",", ", ") if kind == "literal" else _TYPE_WORDS[kind]

@@ -89,7 +89,10 @@ def test_what_a_pattern_asks_for_is_told_in_words() -> None:
         (CHAT, chat(messages=["hi"]), "Invalid 'messages[0]': it must be an object."),
         (RESPONSES, {"input": [{"type": "reasoning", "summary": [5]}]}, "'input[0].summary[0]': it must be an object"),
         (RESPONSES, {**ASK, "previous_response_id": "a b"}, "it must have 1 to 128 letters"),
-        ("/v1/tools", {"name": "x", "require_approval": 5}, "Invalid 'require_approval': "),
+        ("/v1/tools", {"name": "x", "require_approval": 5}, "it must be 'always', 'never' or an object"),
+        (CHAT, chat(tool_choice=5, tools=[TOOL]), "Invalid 'tool_choice': it must be a string or an object."),
+        (CHAT, chat(stop=5), "Invalid 'stop': it must be a string or a list of strings."),
+        (CHAT, chat(messages=[]), "Invalid 'messages': it must not have fewer entries than 1."),
     ],
 )
 async def test_reasons_name_nothing_of_the_servers_own(
