@@ -188,11 +188,11 @@ class Settings(BaseSettings):
     program_decode_tokens: Annotated[int, Field(ge=1)] = 100_000
     """Tokens that a program may generate."""
 
-    program_kv_bytes: Annotated[int, Field(ge=1)] | None = None
-    """KV in bytes that a program may be charged for at once; left out, a program has no limit of its own."""
+    program_kv_bytes: Annotated[int, Field(ge=0)] = 0
+    """KV in bytes that a program may be charged for at once; 0 sets no limit."""
 
-    program_kv_byte_seconds: Annotated[float, Field(gt=0)] | None = None
-    """KV that a program may be charged for in all, in bytes times seconds; left out, it has no limit of its own."""
+    program_kv_byte_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """KV that a program may be charged for in all, in bytes times seconds; 0 sets no limit."""
 
     program_tool_calls: Annotated[int, Field(ge=1)] = 256
     """Calls of tools that a program may make."""
