@@ -123,10 +123,11 @@ class Arrivals:
                     num_rows=sum(len(lane.rows) for lane in request.passes),
                     offers=pass_offers(request, token_ids),
                 )
-            sequence.is_plain = is_plain(sequence)
             sequences.append(sequence)
         if context is not None:
             self._begin(context, sequences[0], 0)
+        for sequence in sequences:
+            sequence.is_plain = is_plain(sequence)
         return sequences
 
     def _lanes(

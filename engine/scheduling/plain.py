@@ -57,10 +57,16 @@ def take_plain(sequence: Sequence, lane: Lane, token_id: int) -> TokenEvent | No
 
 
 def is_plain(sequence: Sequence) -> bool:
-    """True if nothing but tokens is wanted of a sequence, and nobody but the sampler has a say in them."""
-    request = sequence.request
+    """True if nothing but tokens is wanted of a sequence, and nobody but the sampler has a say in them.
+
+    A held context makes no difference while every token sees all before it: so decode the programs that let the engine
+    generate. It is asked once the sequence has begun on it, for until that ends nobody can edit it.
+    """
+    request, context = sequence.request, sequence.context
     return (
-        sequence.context is None
+        (context is None or (not context.edits and context.shape is None))
+        and not request.passes
+        and request.attention is None
         and sequence.constraint is None
         and sequence.program is None
         and sequence.drafter is None

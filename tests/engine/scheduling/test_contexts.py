@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.contexts.commands import AppendTokens, ForkContext, OpenContext, TruncateContext
+from engine.contexts.edits import Edit
 from engine.errors import InvalidRequest, SequenceNotFound
 from engine.request import FinishReason, GenerateRequest
 from engine.sampling.params import SamplingParams
@@ -190,3 +191,25 @@ def test_a_generation_that_was_cut_off_goes_on_as_if_it_never_had_been(num_given
     rig.drain()
     assert rig.tokens("r") == whole[num_given:]
     assert rig.scheduler.stats.num_prefill_tokens == len(history) + num_given
+
+
+def test_contexts_decode_the_short_way_unless_something_is_hidden_from_their_tokens() -> None:
+    rig = Rig(num_pages=200)
+    history = [1, 2, 3, 4, 5, 6]
+    for name in ("whole", "edited"):
+        open_context(rig, name, history)
+    rig.obey(TruncateContext("edited", len(history), (Edit(1, 3, len(history) - 1),)))
+    rounds = 4
+    for number in range(rounds):
+        for name in ("whole", "edited"):
+            compute(rig, f"{name} {number}", name, max_tokens=6)
+        rig.drain()
+        assert rig.tokens(f"whole {number}") == expected(history, 6)
+        history += [*rig.tokens(f"whole {number}"), number + 1]
+        for name in ("whole", "edited"):
+            rig.obey(AppendTokens(name, [number + 1]))
+    lanes = [lane for batch in rig.batches for lane in batch.lanes if lane.start >= lane.sequence.num_prompt]
+    short = {lane.sequence.request.context_id for lane in lanes if lane.sequence.is_plain}
+    assert {lane.sequence.request.context_id for lane in lanes} == {"whole", "edited"}
+    assert short == {"whole"}
+    assert all((lane.mask is None) == lane.sequence.is_plain for lane in lanes)
