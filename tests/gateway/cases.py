@@ -79,6 +79,9 @@ def _literal(name: str, value: str) -> bytes:
     return json.dumps(chat(**{name: 12345})).replace("12345", value).encode()
 
 
+_SCHEMA_PARAM = "response_format.json_schema.schema"
+
+
 def _schema(schema: object, **fields: object) -> Body:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, **fields}}}
 
@@ -193,11 +196,11 @@ CASES = [
         taken(messages=[_USER, {"role": "assistant", "content": None, "tool_calls": [_CALL]}, _ANSWER], tools=[_TOOL]),
     ),
     *_numbered(
-        "G-30", turned_down("response_format", **_schema({"type": "object", "properties": {"a": "bar"}}), stream=True)
+        "G-30", turned_down(_SCHEMA_PARAM, **_schema({"type": "object", "properties": {"a": "bar"}}), stream=True)
     ),
-    *_numbered("G-31", turned_down("response_format", **_schema(_PATTERN, strict=True))),
+    *_numbered("G-31", turned_down(_SCHEMA_PARAM, **_schema(_PATTERN, strict=True))),
     *_numbered("G-32", raw(_DEEP, "response_format")),
-    *_numbered("G-33", taken(**_schema(_one_of(3))), turned_down("response_format", **_schema(_one_of(5)))),
+    *_numbered("G-33", taken(**_schema(_one_of(3))), turned_down(_SCHEMA_PARAM, **_schema(_one_of(5)))),
     *_numbered("G-34", taken(response_format={"type": "json_object"}, max_tokens=50, temperature=1.5, seed=3)),
     *_numbered("G-35", taken(**_schema({"$defs": {"node": _NODE}, "$ref": "#/$defs/node"}))),
     *_numbered("G-37", *forced("😊", "😊", logprobs=True, top_logprobs=3)),
