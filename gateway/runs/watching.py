@@ -161,7 +161,7 @@ class Watch:
             log.warning("run %s cannot go on here: %s", run_id, error)
             await self._fail(record, token, error)
             return
-        log.warning("run %s goes on here: its worker is gone", run_id)
+        log.warning("run %s goes on here: its worker is gone or was stopped", run_id)
         self._go_on_with(run_id, token, work, journal, outbox)
 
     async def _keep(self, run_id: str, token: str) -> None:

@@ -17,7 +17,7 @@ from tests.e2e.test_kills import processes
 from tests.extensions.tools.service import Service, served
 from tests.gateway.wire import Body
 
-NUM_PARTS = 60
+NUM_PARTS = 24
 SOURCE = f"""
 import asyncio
 async def main(request, lm):
@@ -34,7 +34,7 @@ async def main(request, lm):
             assert str(error).startswith("tool_outcome_unknown")
             unknown.append(part)
         await lm.emit_event("part", part)
-        await lm.sleep(0.05)
+        await lm.sleep(0.03)
     return {{"texts": texts, "unknown": unknown}}
 """
 
@@ -101,10 +101,10 @@ async def test_a_run_outlives_both_workers_and_the_engine(mortal: RunningServer,
     async for event in events(mortal, run_id):
         told.append(event)
         part = event.get("event", {}).get("data")
-        if part == 5:
+        if part == 3:
             for worker in processes(mortal, "gateway.worker"):
                 worker.kill()
-        if part == 25:
+        if part == 12:
             (engine,) = processes(mortal, "engine.child")
             engine.kill()
     done, expected = told[-1]["run"], whole[-1]["run"]
