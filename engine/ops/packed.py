@@ -16,8 +16,12 @@ import functools
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 _FLOAT16_MAX = 65504.0
+
+_MOST_TRIED = 120
+"""Rows with which `row_unit` looks for a difference."""
 
 
 class PackedMatrix:
@@ -29,8 +33,12 @@ class PackedMatrix:
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Multiplies hidden [T, K] float32 and adds the bias, if one was packed; returns [T, N] float32."""
+        num_rows = len(hidden)
+        missing = -num_rows % row_unit()
+        if missing:
+            hidden = functional.pad(hidden, (0, 0, 0, missing))
         product: torch.Tensor = self._multiply(hidden, self._packed)
-        return product
+        return product[:num_rows]
 
 
 def pack(matrix: torch.Tensor, bias: torch.Tensor | None = None) -> PackedMatrix | None:
@@ -55,6 +63,25 @@ def can_pack() -> bool:
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
     return torch.allclose(product, hidden @ matrix.float().t() + 1, atol=1e-4)
+
+
+@functools.cache
+def row_unit() -> int:
+    """Rows are filled up to a multiple of this, so that each is the same to the bit whatever the others are.
+
+    FBGEMM cuts rows into blocks, each with a kernel of its own. Those for AVX2 that take one or two rows, which are
+    left over where others have taken five or six, add up in another order than all the rest.
+    """
+    multiply = torch.ops.quantized.linear_dynamic_fp16
+    random = torch.Generator().manual_seed(0)
+    packed = _prepack(torch.randn((64, 96), generator=random), None)
+    hidden = torch.randn((_MOST_TRIED, 96), generator=random)
+    together = multiply(hidden, packed)
+    for unit in (1, 2, 3, 4, 6):
+        sizes = range(unit, _MOST_TRIED, unit)
+        if all(torch.equal(multiply(hidden[:size], packed), together[:size]) for size in sizes):
+            return unit
+    return 1
 
 
 def _prepack(matrix: torch.Tensor, bias: torch.Tensor | None) -> Any:
