@@ -17,7 +17,7 @@ def test_every_part_of_a_step_is_measured_alone_and_behind_the_server(tmp_path: 
     report = json.loads(path.read_text(encoding="utf-8"))
     alone, served = report["rows"]
     assert (alone["served"], served["served"]) == (False, True)
-    assert all(row["width"] == 2 and row["steps"] >= 15 and row["cpu_us"] > 0 for row in report["rows"])
+    assert all(row["width"] == 2 and row["steps"] > 0 and row["cpu_us"] > 0 for row in report["rows"])
     assert all(served["parts"][name] > 0 for name, _, _ in host_step.PARTS)
     assert {name for name, us in alone["parts"].items() if us == 0} == {"commands", "route", "send"}
     assert served["client_us"] > 0
