@@ -67,6 +67,7 @@ def _group(heading: str, paths: list[Path]) -> str:
 
 
 def _where(environment: Mapping[str, Any], stem: str) -> str:
-    machine = environment.get("gpu") or f"{environment['cpu']}, {environment['cores']} cores"
+    vectors = f" with {environment['vectors']}" if environment.get("vectors") else ""
+    machine = environment.get("gpu") or f"{environment['cpu']}, {environment['cores']} cores{vectors}"
     commit = f", {environment['commit']}" if environment["commit"] else ""
     return f"`{stem}.json`: {machine}; torch {environment['versions']['torch']}; {environment['date'][:10]}{commit}."

@@ -15,6 +15,7 @@ from typing import Any
 from loadtests.tables import Table
 
 PACKAGES = ("wye", "torch", "numpy", "transformers", "fastapi", "uvicorn", "uvloop")
+_VECTORS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -28,6 +29,7 @@ def environment(device: str | None = None) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "cpu": _cpu_name(),
+        "vectors": _vectors(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": _memory_gib(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -111,6 +113,16 @@ def _cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def _vectors() -> str | None:
+    """The widest of what a processor's instructions multiply with, which its name need not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
+    return next((name for flag, name in _VECTORS.items() if flag in flags), None)
 
 
 def _memory_gib() -> float | None:
