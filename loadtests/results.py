@@ -15,6 +15,7 @@ from typing import Any
 from loadtests.tables import Table
 
 PACKAGES = ("wye", "torch", "numpy", "transformers", "fastapi", "uvicorn", "uvloop")
+_CPUINFO = Path("/proc/cpuinfo")
 _VECTORS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
 RESULTS = Path(__file__).parent / "results"
 
@@ -107,7 +108,7 @@ def _commit() -> str | None:
 
 def _cpu_name() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        for line in _CPUINFO.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     except OSError:
@@ -118,7 +119,7 @@ def _cpu_name() -> str:
 def _vectors() -> str | None:
     """The widest of what a processor's instructions multiply with, which its name need not tell."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = _CPUINFO.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])

@@ -21,11 +21,11 @@ from loadtests.results import environment
     ],
 )
 def test_the_machine_is_told_with_its_widest_vectors(
-    flags: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+    flags: str, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = f"processor\t: 0\nmodel name\t: Some Processor\nflags\t\t: {flags}\n"
-    monkeypatch.setattr(Path, "read_text", lambda self, encoding: text)
-    monkeypatch.setattr(results, "_commit", lambda: "abc1234")
+    file = tmp_path / "cpuinfo"
+    file.write_text(f"processor\t: 0\nmodel name\t: Some Processor\nflags\t\t: {flags}\n")
+    monkeypatch.setattr(results, "_CPUINFO", file)
     told = environment()
     assert (told["cpu"], told["vectors"]) == ("Some Processor", expected)
     line = _where(told, "programs")
