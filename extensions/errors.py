@@ -4,6 +4,7 @@
     ├── GenerationClosed          the generation was closed while somebody still waited for its next step
     └── ProgramError              a program and its run; each has a stable `code` and says if a retry can help
         ├── ProgramInvalid        the script's fault, found before it ran: each problem with line and column
+        │   └── CapabilityMissing its header asks for what this server, or this run, does not have
         ├── ArgumentsInvalid      the caller's fault, found before it ran: `args` or `limits` are not what they must be
         ├── ScriptError           the script raised; its own traceback
         ├── ScriptLimitExceeded   the run was ended at a limit; says which, how much was used, how much is allowed
@@ -21,6 +22,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
+
+CAPABILITY_MISSING = "capability_missing"
+"""Code and rule of what a program needs and a server does not have."""
 
 
 class ExtensionError(Exception):
@@ -83,12 +87,20 @@ class ProgramInvalid(ProgramError):
 
     code = "program_invalid"
     param = "source"
+    _said = "The program is not valid"
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         shown = "; ".join(str(one) for one in diagnostics[:3])
         rest = len(diagnostics) - 3
-        super().__init__(f"The program is not valid: {shown}{f' (and {rest} more)' if rest > 0 else ''}")
+        super().__init__(f"{self._said}: {shown}{f' (and {rest} more)' if rest > 0 else ''}")
         self.diagnostics = tuple(diagnostics)
+
+
+class CapabilityMissing(ProgramInvalid):
+    """The script says in its header that it needs what is not there."""
+
+    code = CAPABILITY_MISSING
+    _said = "The program cannot run here"
 
 
 class ArgumentsInvalid(ProgramError):

@@ -147,6 +147,7 @@ class Runtime:
             age_s: Seconds since it was first admitted, of one that is gone on with.
 
         Raises:
+            CapabilityMissing: The program says that it needs what is not there.
             ArgumentsInvalid: The request's arguments do not fit the program.
             SandboxUnavailable: There are no processes for scripts.
             EngineStopped: No engine is there.

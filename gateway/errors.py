@@ -51,6 +51,7 @@ from engine.errors import (
 from engine.text.errors import InvalidText, TemplateError, TextTooLong
 from extensions.errors import (
     ArgumentsInvalid,
+    CapabilityMissing,
     Diagnostic,
     NotResumable,
     ProgramInvalid,
@@ -294,6 +295,7 @@ TABLE: dict[type[Exception], ErrorSpec] = {
     ResourceExhausted: ErrorSpec(503, "server_error", "server_is_overloaded", retry_after=True),
     EngineStopped: ErrorSpec(503, "server_error", "engine_stopped", retry_after=True),
     ProgramInvalid: ErrorSpec(400, "invalid_request_error", "program_invalid"),
+    CapabilityMissing: ErrorSpec(400, "invalid_request_error", "capability_missing"),
     ArgumentsInvalid: ErrorSpec(400, "invalid_request_error", "invalid_argument"),
     ScriptError: ErrorSpec(400, "extension_error", "extension_error"),
     ScriptLimitExceeded: ErrorSpec(400, "extension_error", "limit_exceeded"),

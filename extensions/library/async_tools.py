@@ -8,6 +8,7 @@ asked for the calls once, on a fork, and answers are put into its text every `st
 EXTENSION = {
     "name": "async_tools",
     "version": "1.0.0",
+    "capabilities": ["tools"],
     "params": {
         "type": "object",
         "properties": {

@@ -9,6 +9,7 @@ keeps an interpreter.
 EXTENSION = {
     "name": "codeact",
     "version": "1.0.0",
+    "capabilities": ["children"],
     "params": {
         "type": "object",
         "properties": {

@@ -10,6 +10,7 @@ so that their memory is free. The first page always stays, where the paper's sco
 EXTENSION = {
     "name": "h2o",
     "version": "1.0.0",
+    "capabilities": ["attention"],
     "params": {
         "type": "object",
         "properties": {
@@ -50,7 +51,6 @@ async def gathered(lm, ctx, since):
 
 async def main(request, lm):
     args, page = request.args, lm.model.page_tokens
-    await lm.model.require("attention")
     ctx = await lm.context(request.messages or request.prompt)
     await ctx.append("")
     await ctx.prefill()

@@ -10,6 +10,7 @@ for `stride` tokens: these are drawn on a fork without the other pages, then tak
 EXTENSION = {
     "name": "quest",
     "version": "1.0.0",
+    "capabilities": ["attention"],
     "params": {
         "type": "object",
         "properties": {
@@ -40,7 +41,6 @@ async def attended(lm, ctx):
 
 async def main(request, lm):
     args, page = request.args, lm.model.page_tokens
-    await lm.model.require("attention")
     ctx = await lm.context(request.messages or request.prompt)
     await ctx.append("")
     await ctx.prefill()

@@ -9,6 +9,7 @@ of the two words that could stand there.
 EXTENSION = {
     "name": "react",
     "version": "1.0.0",
+    "capabilities": ["tools"],
     "params": {
         "type": "object",
         "properties": {

@@ -10,6 +10,7 @@ pages are dropped, so that their memory is free. The answer itself is kept whole
 EXTENSION = {
     "name": "snapkv",
     "version": "1.0.0",
+    "capabilities": ["attention"],
     "params": {
         "type": "object",
         "properties": {
@@ -41,7 +42,6 @@ async def votes(lm, ctx, start):
 
 async def main(request, lm):
     args, page = request.args, lm.model.page_tokens
-    await lm.model.require("attention")
     ctx = await lm.context(request.messages or request.prompt)
     await ctx.append("")
     await ctx.prefill()

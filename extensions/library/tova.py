@@ -9,6 +9,7 @@ are dropped, so that their memory is free. The page that is being written stays.
 EXTENSION = {
     "name": "tova",
     "version": "1.0.0",
+    "capabilities": ["attention"],
     "params": {
         "type": "object",
         "properties": {
@@ -39,7 +40,6 @@ async def attended(lm, ctx):
 
 async def main(request, lm):
     args, page = request.args, lm.model.page_tokens
-    await lm.model.require("attention")
     ctx = await lm.context(request.messages or request.prompt)
     await ctx.append("")
     await ctx.prefill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from extensions.errors import Diagnostic, ProgramInvalid
+from extensions.errors import CAPABILITY_MISSING, CapabilityMissing, Diagnostic, ProgramInvalid
 from extensions.programs.header import Header, read_header
 from extensions.programs.program import Program, digest_of
 from extensions.sandbox.checking import CHECK_S, TOO_LONG, check_types
@@ -52,7 +52,7 @@ class ProgramChecker:
         else:
             self._known.move_to_end(digest)
         if isinstance(found, ProgramInvalid):
-            raise ProgramInvalid(found.diagnostics)
+            raise type(found)(found.diagnostics)
         return found
 
     async def _shared(self, digest: str, source: str) -> Program | ProgramInvalid:
@@ -78,8 +78,9 @@ class ProgramChecker:
         problems = list(header.diagnostics)
         if not any(one.rule == "invalid-syntax" for one in problems):
             problems += await check_types(self._pool, source, header.annotations, check_s=self._check_s)
-        if any(one.severity == "error" for one in problems):
-            return ProgramInvalid(sorted(problems, key=lambda one: (one.line, one.column)))
+        if errors := [one for one in problems if one.severity == "error"]:
+            kind = CapabilityMissing if all(one.rule == CAPABILITY_MISSING for one in errors) else ProgramInvalid
+            return kind(sorted(problems, key=lambda one: (one.line, one.column)))
         fields = header.fields
         return Program(
             source=source,
@@ -88,6 +89,7 @@ class ProgramChecker:
             version=fields.get("version", ""),
             description=header.description,
             params=fields.get("params"),
+            needs=tuple(header.needs),
         )
 
 

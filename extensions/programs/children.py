@@ -179,7 +179,7 @@ def _from_journal(data: Any) -> _Ended:
 def _refused(error: ProgramError) -> Exception:
     if isinstance(error, ArgumentsInvalid):
         return invalid(error.message)
-    return fault("program_invalid" if isinstance(error, ProgramInvalid) else "server_busy", error.message)
+    return fault(error.code if isinstance(error, ProgramInvalid) else "server_busy", error.message)
 
 
 def _messages(messages: object) -> list[dict[str, Any]]:

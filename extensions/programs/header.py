@@ -11,13 +11,14 @@ from typing import Any
 
 from extensions.errors import Diagnostic
 from extensions.programs.arguments import schema_error
+from extensions.programs.capabilities import Need, read_needs
 from extensions.programs.program import EXT_API
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _VERSION = re.compile(
     r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z.-]+)?"
 )
-_KEYS = ("name", "version", "description", "params", "ext_api")
+_KEYS = ("name", "version", "description", "params", "capabilities", "ext_api")
 _PARAMETERS = (("request", "Request"), ("lm", "LM"))
 _SHAPE = "a program needs 'async def main(request, lm)' at its top level"
 
@@ -44,12 +45,14 @@ class Header:
     Attributes:
         fields: `EXTENSION`, or nothing.
         description: First paragraph of the docstring, or the header's own.
+        needs: Capabilities that it names.
         annotations: Types to write beside the parameters of `main` that have none.
         diagnostics: What is wrong with it.
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
     description: str = ""
+    needs: list[Need] = field(default_factory=list)
     annotations: list[Insertion] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
@@ -70,10 +73,21 @@ def read_header(source: str) -> Header:
         header.diagnostics.append(Diagnostic(line=1, column=1, message=message, rule="invalid-syntax"))
         return header
     header.description = (ast.get_docstring(tree) or "").split("\n\n")[0].strip()
-    lines = source.split("\n")
+    if not source.isascii():
+        _count_characters(tree, source.split("\n"))
     _read_extension(tree, header)
-    _read_main(tree, header, lines)
+    _read_main(tree, header)
     return header
+
+
+def _count_characters(tree: ast.Module, lines: list[str]) -> None:
+    """Has columns count characters, where the parser counts bytes of UTF-8."""
+    encoded = [line.encode() for line in lines]
+    for node in ast.walk(tree):
+        for row, column in (("lineno", "col_offset"), ("end_lineno", "end_col_offset")):
+            line, at = getattr(node, row, None), getattr(node, column, None)
+            if line is not None and at is not None and line <= len(encoded):
+                setattr(node, column, len(encoded[line - 1][:at].decode(errors="ignore")))
 
 
 def _read_extension(tree: ast.Module, header: Header) -> None:
@@ -94,6 +108,9 @@ def _read_extension(tree: ast.Module, header: Header) -> None:
     places = {ast.literal_eval(key): item for key, item in zip(value.keys, value.values, strict=True) if key}
     for key, message in _wrong_fields(fields):
         header.diagnostics.append(_problem(places.get(key, value), message))
+    if "capabilities" in fields:
+        header.needs, wrong = read_needs(places["capabilities"])
+        header.diagnostics += wrong
     header.fields = fields
     header.description = fields.get("description") or header.description
 
@@ -125,7 +142,7 @@ def _wrong_fields(fields: Mapping[Any, Any]) -> list[tuple[Any, str]]:
     return wrong
 
 
-def _read_main(tree: ast.Module, header: Header, lines: list[str]) -> None:
+def _read_main(tree: ast.Module, header: Header) -> None:
     mains = [
         node
         for node in tree.body
@@ -147,8 +164,7 @@ def _read_main(tree: ast.Module, header: Header, lines: list[str]) -> None:
         return
     for arg, (_, type_name) in zip(given, _PARAMETERS, strict=False):
         if arg.annotation is None and arg.end_lineno is not None and arg.end_col_offset is not None:
-            column = len(lines[arg.end_lineno - 1].encode()[: arg.end_col_offset].decode())
-            header.annotations.append(Insertion(arg.end_lineno, column, f": {type_name}"))
+            header.annotations.append(Insertion(arg.end_lineno, arg.end_col_offset, f": {type_name}"))
 
 
 def _problem(node: ast.AST, message: str) -> Diagnostic:

@@ -10,6 +10,7 @@ from typing import Any
 
 from extensions.journal.effects import sleep, value
 from extensions.programs.adapters import adapter_names, read_adapter
+from extensions.programs.capabilities import capabilities
 from extensions.programs.children import ChildCalls
 from extensions.programs.constraints import ScriptConstraint, spec_of
 from extensions.programs.contexts import Content, ScriptContext
@@ -27,9 +28,6 @@ from extensions.programs.tool_constraint import resolved
 from extensions.programs.tools import ToolCalls
 from extensions.programs.values import ScriptStore
 
-CAPABILITIES = ("contexts", "constraints", "steps", "distributions", "scores", "device_programs", "forward", "leases")
-"""What this server can do beyond generating, under the names that `lm.model.require` knows."""
-
 
 class ScriptModel:
     """The served model; see `Model` in the stubs."""
@@ -43,9 +41,7 @@ class ScriptModel:
         self.eos_token_ids = list(info.eos_token_ids)
         self.adapters = adapter_names(scope)
         self.sites = {site: list(shape) for site, shape in info.sites.items()}
-        has = {"adapters": self.adapters, "site_adapters": self.sites, "attention": info.reads_attention}
-        own = tuple(name for name, there in has.items() if there)
-        self.capabilities = [*CAPABILITIES, *own, *scope.world.capabilities]
+        self.capabilities = capabilities(info, scope.world)
 
     async def require(self, capability: str) -> None:
         """Raises if the server cannot do something."""

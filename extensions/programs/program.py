@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from extensions.programs.capabilities import Need
+
 EXT_API = 1
 """Version of what a program sees. A program that runs today runs on every later server that speaks 1."""
 
@@ -27,6 +29,7 @@ class Program:
         version: From the header, a semantic version; empty for a script without one.
         description: First paragraph of its docstring.
         params: JSON Schema of its arguments; None takes no arguments.
+        needs: Capabilities without which it does not run.
         ext_api: What it was written for.
     """
 
@@ -36,4 +39,5 @@ class Program:
     version: str = ""
     description: str = ""
     params: Mapping[str, Any] | None = None
+    needs: tuple[Need, ...] = ()
     ext_api: int = EXT_API

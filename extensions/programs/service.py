@@ -11,6 +11,7 @@ from engine.text.model import TextModel
 from extensions.journal.journal import Journal
 from extensions.parsing.formats import ToolFormat
 from extensions.programs.arguments import checked_arguments
+from extensions.programs.capabilities import capabilities, check_needs
 from extensions.programs.checking import ProgramChecker
 from extensions.programs.guard import Guard
 from extensions.programs.limits import ProgramLimits
@@ -91,10 +92,14 @@ class Programs:
             age_s: Seconds since admission, of a run that is gone on with.
 
         Raises:
+            CapabilityMissing: The program says that it needs what is not there.
             ArgumentsInvalid: The arguments do not fit the program.
             SandboxUnavailable: There are no processes for scripts.
             EngineStopped: No engine is there.
         """
+        world = world or World()
+        if program.needs:
+            check_needs(program.needs, capabilities(self._engine.info, world))
         args = checked_arguments(program.params, request.args)
         await self.pool.start()
         run = ProgramRun(
@@ -107,7 +112,7 @@ class Programs:
             tool_format=self._tool_format,
             pool=self.pool,
             open_context=open_context,
-            world=world or World(),
+            world=world,
             launch=partial(self.start, open_context=open_context),
             parent=parent,
             journal=journal,

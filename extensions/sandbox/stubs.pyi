@@ -650,7 +650,10 @@ class Model:
     """Names that `require` knows here."""
 
     async def require(self, capability: str) -> None:
-        """Raises `RuntimeError` with the code `capability_missing` if this server does not have it."""
+        """Raises `RuntimeError` with the code `capability_missing` if this server does not have it.
+
+        What a program can never do without it names in `EXTENSION["capabilities"]`, and is not run elsewhere.
+        """
 
 class ChildResult(NamedTuple):
     """What a program that was started by `lm.run` came to."""

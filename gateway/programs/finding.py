@@ -53,6 +53,7 @@ class Registered:
             "digest": program.digest,
             "description": program.description,
             "params": None if program.params is None else dict(program.params),
+            "capabilities": [need.name for need in program.needs],
             "ext_api": program.ext_api,
         }
         return body | {"source": program.source} if source else body

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from extensions.errors import ArgumentsInvalid, ProgramInvalid
 from extensions.journal.journal import Journal
+from extensions.programs.capabilities import capabilities, check_needs
 from extensions.programs.doors import Inbox
 from extensions.programs.limits import ProgramLimits
 from extensions.programs.program import Program
@@ -119,7 +120,7 @@ class ProgramStarter:
                 journal=journal,
             )
         except ProgramInvalid as error:
-            error.param = "extension.source"
+            error.param = "extension.name" if fields.source is None else "extension.source"
             raise
         except ArgumentsInvalid as error:
             if not error.param.startswith("extension."):
@@ -215,6 +216,20 @@ class ProgramStarter:
         )
         self.live.add(run, owner)
         return run
+
+    def check_needs(self, program: Program, owner: str) -> None:
+        """Checks that what a program says it needs is there for the programs of an owner, if they are detached.
+
+        Raises:
+            CapabilityMissing: It is not.
+            EngineStopped: No engine is there.
+        """
+        if not program.needs:
+            return
+        asker = Asker(owner=owner, salt="", key_id="", program=program.digest)
+        world = self.doors.open(self._worlds.world(asker=asker, run_id="", model=""), owner, None)
+        has_inbox = ["inbox"] if self.doors.bells is not None else []
+        check_needs(program.needs, [*capabilities(self._runtime.info, world), *has_inbox])
 
     async def aclose(self) -> None:
         """Ends all programs. Idempotent."""

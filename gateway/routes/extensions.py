@@ -35,6 +35,7 @@ async def check_extension(request: Request, services: ServicesDep) -> Response:
     answer: dict[str, Any] = {"object": "extension.check", "valid": True, "diagnostics": [], "extension": None}
     try:
         program = await services.programs.finder.check(body.source)
+        services.programs.check_needs(program, owner_of(request, services))
     except ProgramInvalid as error:
         return json_response(answer | {"valid": False, "diagnostics": diagnostics_body(error.diagnostics)})
     return json_response(answer | {"extension": Registered(program, 0, "user").body(source=False)})

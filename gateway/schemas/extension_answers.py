@@ -85,6 +85,7 @@ class ExtensionObject(TypedDict):
     digest: str
     description: str
     params: dict[str, Any] | None
+    capabilities: list[str]
     ext_api: int
     source: NotRequired[str]
 

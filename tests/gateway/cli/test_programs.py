@@ -75,6 +75,13 @@ def test_problems_are_told_with_file_line_and_column(tmp_path: Path) -> None:
     assert (told["diagnostics"][0]["line"], told["diagnostics"][0]["column"]) == (2, 12)
 
 
+def test_a_capability_that_no_server_has_is_told_with_its_place() -> None:
+    needy = SCRIPT.replace('"1.0.0"', '"1.0.0", "capabilities": ["attention", "wings"]')
+    place = (2, needy.split("\n")[1].index('"wings"') + 1, "capability_missing")
+    told = json.loads(run("check", "-", "--json", text=needy).stdout)
+    assert [(one["line"], one["column"], one["rule"]) for one in told["diagnostics"]] == [place]
+
+
 def test_a_program_is_read_from_standard_input_too() -> None:
     assert run("check", "-", text=SCRIPT).returncode == 0
 

@@ -155,6 +155,25 @@ async def test_a_check_tells_every_problem_and_runs_nothing(client: httpx.AsyncC
     assert (await client.get(f"{PATH}/x")).status_code == 404
 
 
+async def test_what_a_program_needs_is_checked_where_it_is_to_run(client: httpx.AsyncClient) -> None:
+    source = program("needy", "1.0.0", "x").replace('"1.0.0"', '"1.0.0", "capabilities": ["store", "adapters"]')
+    place = (2, source.split("\n")[1].index('"adapters"') + 1, "capability_missing")
+    checked = (await client.post(f"{PATH}/check", json={"source": source})).json()
+    assert (checked["valid"], checked["extension"]) == (False, None)
+    assert [(one["line"], one["column"], one["rule"]) for one in checked["diagnostics"]] == [place]
+    # Kept all the same: other servers of the same Redis may have it, and this one after its next start.
+    assert (await register(client, source))["capabilities"] == ["store", "adapters"]
+    for extension, param in (({"source": source}, "extension.source"), ({"name": "needy"}, "extension.name")):
+        answer = await client.post("/v1/chat/completions", json=chat(extension=extension))
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (400, "capability_missing", param)
+        assert [(one["line"], one["column"], one["rule"]) for one in error["diagnostics"]] == [place]
+    there = source.replace('"adapters"', '"children", "inbox"').replace("1.0.0", "1.1.0")
+    assert (await client.post(f"{PATH}/check", json={"source": there})).json()["valid"] is True
+    unknown = await client.post(PATH, json={"source": source.replace("adapters", "wings")})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (400, "capability_missing")
+
+
 async def test_without_a_store_programs_come_with_each_request(client: httpx.AsyncClient) -> None:
     services = client._transport.app.state.services  # type: ignore[attr-defined]
     finder = services.programs.finder
