@@ -190,13 +190,12 @@ struct Constant {
   static constexpr int value = N;
 };
 
-constexpr int kScoreRows = max_rows_bf16(kBlockTiles);
-
 // scores [rows][64] of a block with C tiles; places of missing tiles are left as they are.
 template <int C>
 void score_tiles(const BlockTiles& tiles, const BlockTiles& ahead, const uint16_t* queries, int width, int num_rows,
                  float* scores) {
-  alignas(64) float out[kScoreRows * kKeyBlock];
+  constexpr int kScoreRows = max_rows_bf16(C);
+  alignas(64) float out[kScoreRows * C * kTile];
   for (int row = 0; row < num_rows; row += kScoreRows) {
     const int rows = num_rows - row < kScoreRows ? num_rows - row : kScoreRows;
     float* to = scores + row * kKeyBlock;
@@ -215,6 +214,15 @@ void score_tiles(const BlockTiles& tiles, const BlockTiles& ahead, const uint16_
 
 inline void score_block(const BlockTiles& tiles, const BlockTiles& ahead, const uint16_t* queries, int width,
                         int num_rows, float* scores) {
+  if (attend_tiles(num_rows) == 1) {
+    for (int tile = 0; tile < tiles.count; ++tile) {
+      BlockTiles one, next;
+      one.keys[0] = tiles.keys[tile];
+      next.keys[0] = ahead.keys[tile];
+      score_tiles<1>(one, next, queries, width, num_rows, scores + tile * kTile);
+    }
+    return;
+  }
   switch (tiles.count) {
     case 1: return score_tiles<1>(tiles, ahead, queries, width, num_rows, scores);
     case 2: return score_tiles<2>(tiles, ahead, queries, width, num_rows, scores);
@@ -240,7 +248,7 @@ inline void add_block(const BlockTiles& tiles, const BlockTiles& ahead, AttendSc
         }
       }
   };
-  columns(Constant<4>{});
+  if (attend_tiles(num_rows) > 1) columns(Constant<4>{});
   columns(Constant<1>{});
 }
 

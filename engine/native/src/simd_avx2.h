@@ -169,5 +169,8 @@ inline Ints dot(Ints sum, Quads w, Quads x) {
 // Most rows of accumulators that fit the 16 registers beside weights, for a number of tiles.
 constexpr int max_rows_bf16(int tiles) { return tiles == 1 ? 4 : tiles == 2 ? 2 : 1; }
 constexpr int max_rows_int8(int tiles) { return tiles == 1 ? 3 : 1; }
+// Most tiles that go through attention together: weights of one tile, split for some rows at once, cost less than an
+// input split again for every group of rows.
+constexpr int attend_tiles(int rows) { return rows < 3 ? 4 : 1; }
 
 }  // namespace

@@ -132,5 +132,7 @@ inline Ints dot(Ints sum, Quads weights, Quads inputs) {
 // Most rows of accumulators that fit the 32 registers beside weights, for a number of tiles.
 constexpr int max_rows_bf16(int tiles) { return tiles == 1 ? 12 : 24 / tiles; }
 constexpr int max_rows_int8(int tiles) { return tiles == 1 ? 8 : 12 / tiles; }
+// Most tiles that go through attention together.
+constexpr int attend_tiles(int) { return 4; }
 
 }  // namespace
