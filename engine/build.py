@@ -41,6 +41,7 @@ from engine.loop import EngineLoop
 from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder, load_model, num_parameters
+from engine.models.late import LateDecoder
 from engine.models.step import StepModel
 from engine.native import pages
 from engine.quantization.calibration import calibrate
@@ -131,7 +132,7 @@ def _build(config: EngineConfig, checkpoint: Checkpoint, compiler: ConstraintCom
         scheduler=make_scheduler(),
         runner=runner,
         compiler=compiler,
-        adapters=None if adapters is None else PassAdapters(adapters, model_config, placement.device),
+        adapters=None if adapters is None else PassAdapters(adapters, model_config, placement.device, loaded.late),
         late_kernels=LateKernels() if placement.step.is_cuda else None,
         overlap=config.scheduling.overlap,
         check_integrity=config.check_integrity,
@@ -168,6 +169,8 @@ class _Loaded:
     """What lanes with an adapter are computed by; None where no step has any."""
     cuda: CudaModel | None = None
     """Weights of the CUDA step, if it is used."""
+    late: LateDecoder | None = None
+    """Torch beside a step that has its own form of the weights, where there may be one and none is loaded yet."""
 
 
 def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) -> _Loaded:
@@ -195,7 +198,10 @@ def _load(checkpoint: Checkpoint, config: EngineConfig, placement: Placement) ->
     native = load_native(checkpoint, num_threads=placement.num_threads, int8=placement.weights == "int8")
     step = f"native {native.form}"
     if not adapters.loaded:
-        return _Loaded(native, step, "native", None)
+        late = _late(checkpoint, config, placement, adapters, num_parameters(native))
+        if late is None:
+            return _Loaded(native, step, "native", None)
+        return _Loaded(SplitModel(native, pages.OnNativePages(late)), step, "native", adapters, late=late)
     log.info("lanes with an adapter are computed by torch: the native step has none; the weights are held twice")
     adapted = load_torch()
     behind = pages.OnNativePages(adapted.over(SdpaBackend()))
@@ -245,14 +251,24 @@ def _reader(
     if loaded.cuda is not None:
         weights = dataclasses.replace(loaded.cuda.weights, layers=list(loaded.cuda.weights.layers))
         return AttentionReader(Decoder(checkpoint.config, weights, SdpaBackend()))
-    num_bytes = num_parameters(loaded.model) * torch.bfloat16.itemsize
-    if config.attention_scores == "auto" and num_bytes > MAX_EXTRA_BYTES:
+    if loaded.late is None or loaded.adapters is None:
         return None
-    load = partial(_load_again, config.model, checkpoint.fingerprint(), placement.device)
-    return AttentionReader(load=load, gather=gather)
+    return AttentionReader(late=loaded.late, gather=gather, is_behind_plain=loaded.adapters.is_behind_plain)
 
 
-def _load_again(model: str, fingerprint: str, device: torch.device) -> Decoder:
+def _late(
+    checkpoint: Checkpoint, config: EngineConfig, placement: Placement, adapters: AdapterShelf, size: int
+) -> LateDecoder | None:
+    """Torch beside the native step, with weights of that many numbers; None where they may not be held twice."""
+    if config.attention_scores == "off" or not checkpoint.config.has_head:
+        return None
+    if config.attention_scores == "auto" and size * torch.bfloat16.itemsize > MAX_EXTRA_BYTES:
+        return None
+    load = partial(_load_again, config.model, checkpoint.fingerprint(), placement.device, adapters)
+    return LateDecoder(checkpoint.config, load)
+
+
+def _load_again(model: str, fingerprint: str, device: torch.device, adapters: AdapterShelf) -> Decoder:
     """The weights that serve, as torch takes them.
 
     Raises:
@@ -261,7 +277,7 @@ def _load_again(model: str, fingerprint: str, device: torch.device) -> Decoder:
     checkpoint = open_checkpoint(model)
     if checkpoint.fingerprint() != fingerprint:
         raise ModelLoadError(f"{model}: its weights are others than those that serve by now")
-    return load_model(checkpoint, device=device, dtype=torch.bfloat16, attention="sdpa")
+    return load_model(checkpoint, device=device, dtype=torch.bfloat16, attention="sdpa", adapters=adapters)
 
 
 def _runner(placement: Placement, info: EngineInfo, loaded: _Loaded, reader: AttentionReader | None) -> ModelRunner:

@@ -48,6 +48,7 @@ from engine.runner.runner import ModelRunner, StepHandle
 from engine.scheduling.batch import Batch
 from engine.scheduling.scheduler import Scheduler
 from engine.stats import AccountCharge, EngineStats
+from engine.waiting import behind
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class EngineLoop:
     def prepare(self, request: GenerateRequest) -> Prepared | None:
         """Starts what must be done beside the engine before a request can be submitted.
 
-        Its constraint is compiled, or what reads attention is made ready.
+        Its constraint is compiled, what reads attention or computes rows with adapters of their own is made ready.
 
         Returns:
             What `submit` is to be given once it is done, its error the request's; None if there is nothing to do.
@@ -154,9 +155,11 @@ class EngineLoop:
             held = [request.context_id, *request.lane_ids] if request.context_id else []
             validate_attention(request, self.info, [len(contexts[context_id].token_ids) for context_id in held])
             return self._runner.prepare_attention()
+        weights = self._prepare_adapters(request)
         if request.constraint is None:
-            return None
-        return self.compile(request.constraint)
+            return weights
+        compiled = self.compile(request.constraint)
+        return compiled if weights is None else behind(weights, compiled)
 
     def compile(self, constraint: ConstraintSpec) -> Future[Constraint]:
         """Starts to compile a constraint, unless it is compiled already.
@@ -209,6 +212,12 @@ class EngineLoop:
         contexts = self._scheduler.contexts
         bases = [contexts[context_id].adapter for context_id in (request.context_id, *request.lane_ids)]
         return row_adapters(self._adapters, request.passes, bases)
+
+    def _prepare_adapters(self, request: GenerateRequest) -> Future[None] | None:
+        if self._adapters is None or self._adapters.is_ready or not any(lane.changes for lane in request.passes):
+            return None
+        self._row_adapters(request)  # what cannot be is refused before anything is loaded for it
+        return self._adapters.prepare()
 
     def _check_drafter(self, drafter: DrafterSpec, sampler: BoundProgram | None) -> None:
         guessing = drafter.program

@@ -261,7 +261,8 @@ class EngineServer:
         if not gateway.contexts.issuperset(wanted):
             gateway.frame.refused.append(Refusal(request.request_id, report(SequenceNotFound("no such context"))))
             return
-        if request.constraint is None and request.attention is None:
+        changes = any(lane.changes for lane in request.passes)
+        if request.constraint is None and request.attention is None and not changes:
             self._submit(gateway, request, None)
             return
         self._prepare(gateway, request.request_id, request, lambda: self._loop.prepare(request))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,6 +14,9 @@ from engine.adapters.table import NO_ADAPTER, AdapterPlace
 from engine.errors import InvalidRequest
 from engine.models.config import ModelConfig
 from engine.request import LanePass, SiteChange
+
+if TYPE_CHECKING:
+    from engine.models.late import LateDecoder
 
 MAX_CHANGES = 16
 """Sites that one lane changes."""
@@ -24,16 +29,29 @@ class PassAdapters:
         shelf: Where steps find them.
         config: Of the model.
         device: Where steps are computed.
+        late: What computes them, where its weights are loaded for the first of them.
 
     Attributes:
         shapes: Numbers that go into each site and come out of it, by name.
     """
 
-    def __init__(self, shelf: AdapterShelf, config: ModelConfig, device: torch.device) -> None:
+    def __init__(
+        self, shelf: AdapterShelf, config: ModelConfig, device: torch.device, late: LateDecoder | None = None
+    ) -> None:
         self.shapes = site_shapes(config)
         self._shelf = shelf
         self._config = config
         self._device = device
+        self._late = late
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is nothing to prepare."""
+        return self._late is None or self._late.is_ready
+
+    def prepare(self) -> Future[None] | None:
+        """Has ready what computes rows with adapters, beside the steps; None if there is nothing to wait for."""
+        return None if self._late is None else self._late.prepare()
 
     def place(self, base: str, changes: Sequence[SiteChange]) -> AdapterPlace:
         """The adapter of a lane's rows; there as long as somebody holds the place.

@@ -1,13 +1,10 @@
 """Who finds out what rows attend to: a decoder in torch with the weights of the model that serves.
 
-Where torch or the CUDA step serves, its weights are there already. The native step has its own form of them, so that
-the first request that asks has them loaded once more, in bfloat16, beside the engine's work; they stay.
+Where torch or the CUDA step serves, its weights are there already; beside the native step they are loaded once more.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import accumulate
@@ -17,14 +14,12 @@ import torch
 
 from engine.attention.backend import AttentionStep, LaneLayout
 from engine.attention.scores import Attends, Gather, ScoreBackend, Scores
-from engine.errors import InvalidRequest
 from engine.kv.storage import KVStorage
 from engine.models.step import StepInputs
 
 if TYPE_CHECKING:
     from engine.models.decoder import Decoder
-
-log = logging.getLogger(__name__)
+    from engine.models.late import LateDecoder
 
 
 class AttentionReader:
@@ -32,7 +27,7 @@ class AttentionReader:
 
     Args:
         decoder: The decoder, where it is there already.
-        load: Brings it otherwise; called once, in a thread of its own, when it is first needed.
+        late: Brings it otherwise.
         gather: Takes K and V out of pages that the model that serves has written; what rows with adapters have before
             them is torch's everywhere.
         is_behind_plain: Of which adapters, by number, that does not hold.
@@ -42,36 +37,18 @@ class AttentionReader:
         self,
         decoder: Decoder | None = None,
         *,
-        load: Callable[[], Decoder] | None = None,
+        late: LateDecoder | None = None,
         gather: Gather = KVStorage.gather,
         is_behind_plain: Callable[[int], bool] | None = None,
     ) -> None:
         self._gather = gather
         self._is_behind_plain = is_behind_plain
-        self._load = load
         self._decoder = decoder
-        self._loading: Future[None] | None = None
+        self._late = late
 
     def prepare(self) -> Future[None] | None:
         """Has the decoder loaded, if it is not there; None if there is nothing to wait for."""
-        if self._decoder is not None:
-            return None
-        if self._loading is None or (self._loading.done() and self._loading.exception() is not None):
-            self._loading = Future()
-            self._loading.set_running_or_notify_cancel()  # several wait for it: none of them can call it off
-            threading.Thread(target=self._run, args=(self._loading,), name="attention", daemon=True).start()
-        return self._loading
-
-    def _run(self, loading: Future[None]) -> None:
-        assert self._load is not None
-        try:
-            self._decoder = self._load()
-        except Exception as error:
-            log.warning("the weights to read attention with cannot be loaded", exc_info=error)
-            loading.set_exception(InvalidRequest(f"attention cannot be read here: {error}", "attention"))
-        else:
-            log.info("attention is read by torch from now on: the weights are held twice")
-            loading.set_result(None)
+        return None if self._late is None else self._late.prepare()
 
     def read(self, inputs: StepInputs, wanted: Sequence[tuple[int, Attends]]) -> dict[int, list[Scores]]:
         """What rows of a step that has been computed attend to. Waits for the device.
@@ -83,7 +60,8 @@ class AttentionReader:
         Returns:
             Scores by lane.
         """
-        assert self._decoder is not None, "prepared before it is asked"
+        decoder = self._decoder if self._late is None else self._late.decoder
+        assert decoder is not None
         layout, storage = inputs.layout, inputs.storage
         numbers = [inputs.adapters[lane] if inputs.adapters else -1 for lane, _ in wanted]
         backend = ScoreBackend(wanted, [self._gather_of(number) for number in numbers])
@@ -107,7 +85,7 @@ class AttentionReader:
         )
         step = AttentionStep(backend=backend, plan=lanes, storage=storage, slots=part.layout.slots, writes=False)
         with torch.inference_mode():
-            self._decoder.go_through(part, step)
+            decoder.go_through(part, step)
             return {lane: found.found() for (lane, _), found in zip(wanted, lanes, strict=True)}
 
     def _gather_of(self, number: int) -> Gather:

@@ -50,7 +50,8 @@ def read_change(
     if not info.sites:
         raise fault(
             "capability_missing",
-            "the steps of this server have no adapters: it is to be started with one, or with --step torch",
+            "the steps of this server have no adapters: start it with one, with --step torch, or with "
+            "--attention-scores on, which lets the native step hold the weights twice",
         )
     if not isinstance(site, str) or site not in info.sites:
         raise invalid(f"site must be one of {', '.join(info.sites)}")

@@ -205,7 +205,8 @@ def serve(
         AttentionScores,
         typer.Option(
             envvar="WYE_ATTENTION_SCORES",
-            help="Let programs read attention. The native step then holds the weights twice: auto allows 2 GiB.",
+            help="Let programs read attention, and change sites without an adapter. The native step then holds the "
+            "weights twice: auto allows 2 GiB.",
             rich_help_panel=_ENGINE,
         ),
     ] = AttentionScores.AUTO,

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from engine.build import build_loop
-from engine.config import AdapterSource, EngineConfig, KVConfig, SchedulingConfig
+from engine.config import (
+    AdapterSource,
+    AttentionScores,
+    EngineConfig,
+    KVConfig,
+    SchedulingConfig,
+    WeightFormat,
+)
 from engine.engine import open_engine
 from engine.native.library import native_status
 from engine.text.model import TextModel
@@ -49,8 +56,8 @@ async def value(stage: Stage, body: str) -> Any:
     return (await stage.run(HEAD + main_of(body))).result
 
 
-def is_near(one: list[list[float]], other: list[list[float]]) -> bool:
-    return all(row == pytest.approx(expected, abs=TOLERANCE) for row, expected in zip(one, other, strict=True))
+def is_near(one: list[list[float]], other: list[list[float]], tolerance: float = TOLERANCE) -> bool:
+    return all(row == pytest.approx(expected, abs=tolerance) for row, expected in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("stage", [None, 8], indirect=True, ids=["at once", "in pieces"])
@@ -140,3 +147,136 @@ return [noted, likeliest, plain]
     )
     assert noted == pytest.approx(likeliest, abs=TOLERANCE)
     assert noted != pytest.approx(plain, abs=TOLERANCE)
+
+
+@pytest.fixture
+async def bare(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    """Over an engine without adapters, whose weights torch has not loaded."""
+    model = write_tiny_model(tmp_path / "tiny", "llama")
+    told: tuple[WeightFormat, AttentionScores] = getattr(request, "param", ("bfloat16", "auto"))
+    weights, scores = told
+    config = EngineConfig(
+        model=str(model),
+        device="cpu",
+        weights=weights,
+        step="native",
+        attention_scores=scores,
+        check_integrity=True,
+        kv=KVConfig(num_pages=64),
+    )
+    async with open_engine(build_loop(config)) as engine:
+        made = Stage(engine, TextModel.load(model))
+        yield made
+        await made.aclose()
+
+
+LATE = """
+KEEP, HALF = "def adapter(y):\\n    return y\\n", "def adapter(y):\\n    return 0.5 * y\\n"
+ctx = await lm.context(list(range(30, 75)))
+calls = [looked(lm, ctx, changes) for changes in ([], [("q", KEEP)], [("down", HALF)], [("", KEEP)][:0])]
+plain, same, changed, beside = await asyncio.gather(*calls)
+"""
+"""Several that need the weights at once, and some that do not."""
+
+
+@pytest.mark.parametrize("bare", [("bfloat16", "auto"), ("int8", "on")], indirect=True, ids=["bfloat16", "int8"])
+async def test_weights_are_loaded_when_the_first_expression_comes(bare: Stage) -> None:
+    plain, same, changed, beside, later = await value(
+        bare,
+        LATE + """return [plain, same, changed, beside, await looked(lm, ctx, [("down", HALF)])]""",
+    )
+    # Torch's weights are not rounded to int8.
+    assert is_near(same, plain, 0.3 if "int8" in bare.engine.info.dtype else TOLERANCE)
+    assert not is_near(changed, plain, 0.3)
+    assert beside == plain
+    assert later == changed
+
+
+async def test_lanes_wait_for_the_weights_and_for_their_constraint(bare: Stage) -> None:
+    found = await value(
+        bare,
+        """
+fwd = lm.forward()
+await fwd.embed_next([await lm.context(list(range(30, 75)))])
+await fwd.adapter("down", "def adapter(y):\\n    return 0.5 * y\\n")
+await fwd.epilogue("def sample(logits):\\n    return argmax(logits)\\n")
+tokens = await lm.pipeline().run_ahead(fwd, budget=8, stop="template", constrain={"regex": "(ab){2}"})
+return [await lm.decode(tokens)]
+""",
+    )
+    assert found == ["abab"]
+
+
+async def test_attention_and_adapters_share_the_weights_that_are_loaded(bare: Stage) -> None:
+    plain, same = await value(
+        bare,
+        """
+async def attended(changes):
+    fwd = lm.forward()
+    await fwd.embed([20, 21, 22])
+    await fwd.state([ctx], {"fold": "none"})
+    for change in changes:
+        await fwd.adapter(*change)
+    await fwd.readout([2])
+    await fwd.on_attention()
+    return (await fwd.run()).attention[0].scores
+
+ctx = await lm.context(list(range(30, 75)))
+return [await attended([]), await attended([("q", "def adapter(y):\\n    return y\\n")])]
+""",
+    )
+    assert sum(plain) == pytest.approx(1.0, abs=0.01)
+    assert same == pytest.approx(plain, abs=0.01)
+
+
+async def test_an_expression_that_cannot_be_has_nothing_loaded(bare: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[object] = []
+    monkeypatch.setattr("engine.build.load_model", lambda *args, **more: loads.append(args))
+    said = await value(
+        bare,
+        """
+ctx = await lm.context(list(range(30, 75)))
+fwd = lm.forward()
+await fwd.embed([20, 21, 22])
+await fwd.state([ctx], {"fold": "none"})
+await fwd.adapter("q", "def adapter(y):\\n    return y\\n", layers=[99])
+try:
+    await fwd.run()
+except ValueError as error:
+    return [str(error)]
+""",
+    )
+    assert "layers are numbered from 0" in said[0]
+    assert loads == []
+
+
+async def test_weights_that_are_gone_are_told_and_tried_again(bare: Stage, tmp_path: Path) -> None:
+    (tmp_path / "tiny").rename(tmp_path / "away")
+    body = """
+ctx = await lm.context(list(range(30, 75)))
+try:
+    return await looked(lm, ctx, [("down", "def adapter(y):\\n    return y\\n")])
+except ValueError as error:
+    return [str(error)]
+"""
+    assert "the weights cannot be loaded for it" in (await value(bare, body))[0]
+    (tmp_path / "away").rename(tmp_path / "tiny")
+    assert len(await value(bare, body)) == 3
+
+
+@pytest.mark.parametrize("bare", [("bfloat16", "off")], indirect=True)
+async def test_where_weights_may_not_be_held_twice_there_are_no_sites(bare: Stage) -> None:
+    assert bare.engine.info.sites == {}
+    said = await value(
+        bare,
+        """
+try:
+    fwd = lm.forward()
+    await fwd.embed([20, 21, 22])
+    await fwd.adapter("q", "def adapter(y):\\n    return y\\n")
+except RuntimeError as error:
+    return [str(error), "site_adapters" in lm.model.capabilities]
+""",
+    )
+    assert said[0].startswith("capability_missing: the steps of this server have no adapters")
+    assert said[1] is False
