@@ -176,12 +176,14 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
         heads: Which query heads of them; empty for all.
         reduce: What is made of those: their mean, or the greatest of them.
         total: One sum over all rows of a lane, instead of each.
+        by_layer: Each layer's own, one behind the other, instead of what is made of all.
     """
 
     layers: list[int] = []
     heads: list[int] = []
     reduce: Literal["mean", "max"] = "mean"
     total: bool = False
+    by_layer: bool = False
 
 
 class LanePass(msgspec.Struct, frozen=True, array_like=True):

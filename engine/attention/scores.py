@@ -1,6 +1,8 @@
 """How much some rows of a step attend to each slot: worked out again beside the step, in torch, for those rows alone.
 
-Letters: N rows of a lane, C slots of its context, T rows of all lanes, H query heads, G key/value heads, D head_dim.
+Letters: L layers, N rows of a lane, C slots of its context, T rows of all lanes, H query heads, G key/value heads,
+D head_dim.
+
 The kernels of a step never write such numbers down. So whoever wants them has the rows gone through the layers once
 more, with the K and V that the step has stored; nothing is stored then, and nobody else's step is another one for it.
 """
@@ -21,7 +23,7 @@ from engine.kv.storage import KVStorage
 from engine.request import AttentionSpec
 
 Scores = npt.NDArray[np.float32]
-"""How much a row attends to each position of a history, up to its own at least."""
+"""How much a row attends to each position of a history, up to its own at least: [C], or [L, C] of L layers each."""
 
 _AT_ONCE = 1 << 24
 """Numbers of one product of queries and keys."""
@@ -56,7 +58,7 @@ class LaneScores:
         distance: [N, C] int64, how far back each slot lies; None where a mask says everything.
         attends: What is wanted.
         gather: Takes K and V out of its pages.
-        sums: [N, C] float32, of what layers were worth so far; the greatest where that is wanted.
+        sums: [N, C] float32 of each layer so far; one of what all were worth, or the greatest, unless each is wanted.
         num_layers: How many that were.
     """
 
@@ -67,11 +69,8 @@ class LaneScores:
     distance: torch.Tensor | None
     attends: Attends
     gather: Gather
-    sums: torch.Tensor = field(init=False)
+    sums: list[torch.Tensor] = field(default_factory=list)
     num_layers: int = 0
-
-    def __post_init__(self) -> None:
-        self.sums = torch.zeros(self.visible.shape, dtype=torch.float32, device=self.visible.device)
 
     def sees(self, window: int | None) -> torch.Tensor:
         """[N, C] bool."""
@@ -85,23 +84,28 @@ class LaneScores:
         if spec.layers and layer not in spec.layers:
             return
         wanted = weights[spec.heads] if spec.heads else weights
+        if rows.start == 0:
+            self.num_layers += 1
+            if spec.by_layer or not self.sums:
+                self.sums.append(torch.zeros(self.visible.shape, dtype=torch.float32, device=self.visible.device))
+        sums = self.sums[-1][rows]
         if spec.reduce == "max":
-            torch.maximum(self.sums[rows], wanted.amax(0), out=self.sums[rows])
+            torch.maximum(sums, wanted.amax(0), out=sums)
         else:
-            self.sums[rows] += wanted.mean(0)
-        self.num_layers += rows.start == 0
+            sums += wanted.mean(0)
 
     def found(self) -> list[Scores]:
         """By position: of each row, or of all together. Waits for the device."""
-        sums = self.sums if self.attends.spec.reduce == "max" else self.sums / max(self.num_layers, 1)
-        values = sums.sum(0, keepdim=True) if self.attends.spec.total else sums
-        host = values.cpu().numpy()
-        columns = self.attends.columns
-        if columns is None:
-            return list(host)
-        spread = np.zeros((len(host), int(columns[-1]) + 1), dtype=np.float32)
-        spread[:, columns] = host
-        return list(spread)
+        spec, columns = self.attends.spec, self.attends.columns
+        sums = torch.stack(self.sums, 1)
+        if not spec.by_layer and spec.reduce == "mean":
+            sums /= self.num_layers
+        host = (sums.sum(0, keepdim=True) if spec.total else sums).cpu().numpy()
+        if columns is not None:
+            spread = np.zeros((*host.shape[:2], int(columns[-1]) + 1), dtype=np.float32)
+            spread[..., columns] = host
+            host = spread
+        return list(host if spec.by_layer else host[:, 0])
 
 
 class ScoreBackend:
@@ -181,7 +185,7 @@ def add_scores(found: list[Scores], more: Sequence[Scores], spec: AttentionSpec)
         found += more
         return
     (before,), (behind,) = found, more
-    longest = np.zeros(max(len(before), len(behind)), dtype=np.float32)
-    longest[: len(before)] += before
-    longest[: len(behind)] += behind
+    longest = np.zeros((*before.shape[:-1], max(before.shape[-1], behind.shape[-1])), dtype=np.float32)
+    longest[..., : before.shape[-1]] += before
+    longest[..., : behind.shape[-1]] += behind
     found[0] = longest

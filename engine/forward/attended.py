@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from engine.scheduling.batch import Lane
 
 MAX_SCORES = 1 << 20
-"""Numbers of one answer: rows times slots."""
+"""Numbers of one answer: rows times slots, times layers where each is wanted."""
 MAX_SUMMED = 1 << 22
 """The same where only their sum is answered."""
 
@@ -47,9 +47,14 @@ def validate_attention(request: GenerateRequest, info: EngineInfo, lengths: Sequ
             raise InvalidRequest(f"{name} are numbered from 0 to {count - 1}, each named once", name)
     rows = [1] * len(lengths) if _is_of_ends(request) else [len(lane.rows) for lane in request.passes]
     count = sum(num_rows * length for num_rows, length in zip(rows, lengths, strict=True))
+    of_layers = ""
+    if spec.by_layer:
+        num_layers = len(spec.layers) or info.num_layers
+        count, of_layers = count * num_layers, f" in {num_layers} layers"
     most = MAX_SUMMED if spec.total else MAX_SCORES
     if count > most:
-        raise InvalidRequest(f"attention of {sum(rows)} rows would be {count} numbers, at most {most} are read", "rows")
+        message = f"attention of {sum(rows)} rows{of_layers} would be {count} numbers, at most {most} are read"
+        raise InvalidRequest(message, "rows")
 
 
 def _is_of_ends(request: GenerateRequest) -> bool:

@@ -105,6 +105,7 @@ PURPOSES: Mapping[str, Purpose] = MappingProxyType(
                 "slot": _OF_TOKENS,
                 "history": _OF_TOKENS,
                 "length": INT,
+                "layer": INT,
             },
             results=(Type(Kind.BOOL, HISTORY),),
             knows_vocab=False,

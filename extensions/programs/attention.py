@@ -18,6 +18,9 @@ from extensions.programs.options import flag
 from extensions.programs.samplers import ScriptProgram, make_program
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from extensions.programs.scope import RunScope
 
 MAX_TOP = 4096
@@ -38,31 +41,64 @@ class AttentionAsked:
     Attributes:
         spec: What the engine is told.
         top: Slots that are listed by name.
+        layers: Numbers of the layers whose own scores are told; none where what is made of all is.
         rule: Says what stays, if anything does.
     """
 
     spec: AttentionSpec
     top: int
+    layers: Sequence[int] = ()
     rule: BoundProgram | None = None
 
     def read(self, found: Sequence[bytes], histories: Sequence[Sequence[int]]) -> list[ScriptAttention]:
         """What the engine has found, of these histories."""
-        return [
-            ScriptAttention(one, history, self.top, self.rule) for one, history in zip(found, histories, strict=True)
+        return [self._read(one, history) for one, history in zip(found, histories, strict=True)]
+
+    def _read(self, found: bytes, history: Sequence[int]) -> ScriptAttention:
+        if not self.layers:
+            return ScriptAttention(_floats(found), history, self.top, self.rule)
+        size = len(found) // len(self.layers)
+        layers = [
+            ScriptAttention(_floats(found[at * size : (at + 1) * size]), history, self.top, self.rule, layer=layer)
+            for at, layer in enumerate(self.layers)
         ]
+        return ScriptAttention((), history, self.top, self.rule, layers=layers, greatest=self.spec.reduce == "max")
+
+
+def _floats(found: bytes) -> Sequence[float]:
+    values = array("f", found)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
 
 
 class ScriptAttention:
     """What one row attends to, or all rows of a lane together; see `Attention` in the stubs.
 
     Args:
-        found: Little-endian float32, a number for each of the first slots.
+        found: A number for each of the first slots.
         history: Tokens of its slots, rows included.
         top: Slots that are listed by name.
         rule: Says what stays.
+        layer: Whose that is; -1 for what is made of several.
+        layers: Of each of those by itself, if that is told; then there is nothing in `found`.
+        greatest: What is made of them is the greatest instead of the mean.
     """
 
-    def __init__(self, found: bytes, history: Sequence[int], top: int, rule: BoundProgram | None = None) -> None:
+    def __init__(
+        self,
+        found: Sequence[float],
+        history: Sequence[int],
+        top: int,
+        rule: BoundProgram | None = None,
+        *,
+        layer: int = -1,
+        layers: Sequence[ScriptAttention] = (),
+        greatest: bool = False,
+    ) -> None:
+        self.layer = layer
+        self.layers = list(layers)
+        self._greatest = greatest
         self._found = found
         self._history = history
         self._top = top
@@ -71,10 +107,10 @@ class ScriptAttention:
     @cached_property
     def scores(self) -> list[float]:
         """One a slot."""
-        values = array("f", self._found)
-        if sys.byteorder == "big":
-            values.byteswap()
-        return [*values, *[0.0] * (len(self._history) - len(values))]
+        if self.layers:
+            columns = zip(*(one.scores for one in self.layers), strict=True)
+            return [max(column) if self._greatest else sum(column) / len(column) for column in columns]
+        return [*self._found, *[0.0] * (len(self._history) - len(self._found))]
 
     @cached_property
     def top(self) -> list[SlotScore]:
@@ -90,12 +126,19 @@ class ScriptAttention:
             return []
         import numpy as np  # here: gateways do without it until a script asks
 
+        # Memory of a slot is that of all layers: it goes where none keeps it.
+        parts = self.layers or [self]
+        stays = np.logical_or.reduce([part._stays(self._rule) for part in parts])
+        edges = np.flatnonzero(np.diff(~stays, prepend=False, append=False)).tolist()
+        return [list(span) for span in zip(edges[::2], edges[1::2], strict=True)]
+
+    def _stays(self, rule: BoundProgram) -> npt.NDArray[np.bool_]:
+        import numpy as np
+
         from engine.programs.keeping import kept_slots
 
         scores = np.array(self.scores, dtype=np.float32)
-        stays = kept_slots(self._rule, scores, np.array(self._history, dtype=np.int64))
-        edges = np.flatnonzero(np.diff(~stays, prepend=False, append=False)).tolist()
-        return [list(span) for span in zip(edges[::2], edges[1::2], strict=True)]
+        return kept_slots(rule, scores, np.array(self._history, dtype=np.int64), self.layer)
 
     @property
     def omitted_mass(self) -> float:
@@ -104,7 +147,15 @@ class ScriptAttention:
 
 
 def read_attention(
-    scope: RunScope, program: object, *, reduce: object, layers: object, heads: object, total: object, top: object
+    scope: RunScope,
+    program: object,
+    *,
+    reduce: object,
+    layers: object,
+    heads: object,
+    total: object,
+    by_layer: object,
+    top: object,
 ) -> AttentionAsked:
     """Reads the arguments of `on_attention`.
 
@@ -131,8 +182,10 @@ def read_attention(
         heads=_chosen(heads, "heads", info.num_heads),
         reduce="mean" if reduce == "mean" else "max",
         total=flag(total, "total"),
+        by_layer=flag(by_layer, "by_layer"),
     )
-    return AttentionAsked(spec, top, rule)
+    told = (spec.layers or range(info.num_layers)) if spec.by_layer else ()
+    return AttentionAsked(spec, top, told, rule)
 
 
 def _chosen(value: object, name: str, count: int) -> list[int]:

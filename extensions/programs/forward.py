@@ -169,11 +169,19 @@ class ScriptForward:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         total: bool = False,
+        by_layer: bool = False,
         top: int = 64,
     ) -> None:
         """What the rows read attend to is told too."""
         self._attention = read_attention(
-            self._scope, program, reduce=reduce, layers=layers, heads=heads, total=total, top=top
+            self._scope,
+            program,
+            reduce=reduce,
+            layers=layers,
+            heads=heads,
+            total=total,
+            by_layer=by_layer,
+            top=top,
         )
 
     async def run(self, *, seed: int | None = None) -> ScriptPass:

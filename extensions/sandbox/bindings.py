@@ -125,7 +125,11 @@ TABLE: dict[type, Exposed] = {
         ),
     ),
     ScriptPass: Exposed(name="Pass", attributes=("token", "probes", "rows", "folded", "attention")),
-    ScriptAttention: Exposed(name="Attention", live=frozenset({"scores", "top", "omitted_mass", "dropped"})),
+    ScriptAttention: Exposed(
+        name="Attention",
+        attributes=("layer",),
+        live=frozenset({"scores", "top", "omitted_mass", "dropped", "layers"}),
+    ),
     ScriptSubmitted: Exposed(name="Submitted", methods=frozenset({"result"})),
     ScriptPipeline: Exposed(
         name="Pipeline",

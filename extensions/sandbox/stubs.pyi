@@ -303,13 +303,16 @@ class Forward:
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         total: bool = False,
+        by_layer: bool = False,
         top: int = 64,
     ) -> None:
         """`Pass.attention` tells what the rows that are read attend to, or after `embed_next` each lane's last token.
 
         Of these `layers` and query `heads` (from 0, or from -1 from the end; None for all) it is the mean or the
         greatest. `total` sums up the rows of each lane. `top` slots are listed by name. A device program whose function
-        is called `keep` says by a rule which slots stay: `Attention.dropped` has the others.
+        is called `keep` says by a rule which slots stay: `Attention.dropped` has the others. `by_layer` tells the same
+        of each layer by itself, in `Attention.layers`; then the rule is asked about each, and a slot that none keeps
+        goes.
         """
 
     async def run(self, *, seed: int | None = None) -> Pass:
@@ -346,6 +349,10 @@ class Attention:
     """What all other slots have together."""
     dropped: list[list[int]]
     """[start, stop] of what the program does not keep, for `Context.drop`; nothing without a program."""
+    layer: int
+    """Whose that is; -1 where it is made of several."""
+    layers: list[Attention]
+    """With `by_layer`: what each of the layers that were asked for attends to, in their order."""
 
 class Submitted:
     """A pass on its way."""

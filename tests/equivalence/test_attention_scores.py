@@ -141,6 +141,53 @@ async def test_plain_rows_attend_as_transformers_says_in_every_step(runtime: Run
     context.release()
 
 
+async def test_layers_tell_each_for_itself_what_transformers_says(runtime: Runtime, model: Path) -> None:
+    history, tokens = list(range(5, 75)), [7, 8, 9, 60]
+    context = runtime.open_context(history)
+    await context.prefill()
+    context.drop(16, 48)
+    mask = torch.ones(74, 74).tril().bool()
+    mask[69:, 16:48] = False
+    weights = reference(model, [*history, *tokens], mask=mask)
+    for spec, wanted in (
+        (AttentionSpec(by_layer=True), weights[:, :, 71].mean(1)),
+        (AttentionSpec(by_layer=True, layers=[1], heads=[0, 2], reduce="max"), weights[1:2, [0, 2], 71].max(1)),
+        (AttentionSpec(by_layer=True, total=True), weights[:, :, [71, 73]].mean(1).sum(1)),
+    ):
+        found = await by_layers(context, tokens, [1, 3], spec, len(spec.layers) or len(weights))
+        assert len(found) == (1 if spec.total else 2)
+        width = found[0].shape[1]
+        np.testing.assert_allclose(found[0], wanted[:, :width], atol=2 * tolerance(runtime))
+        assert not wanted[:, width:].any()
+        assert not found[0][:, 16:48].any()
+    context.release()
+
+
+async def by_layers(
+    context: LiveContext, tokens: Sequence[int], rows: Sequence[int], spec: AttentionSpec, num_layers: int
+) -> list[Weights]:
+    """[layers, slots] of each row."""
+    (branch,) = context.fork()
+    try:
+        looked = await branch.look_once(tokens, rows, readout=FEW, attention=spec)
+    finally:
+        branch.release()
+    return [np.frombuffer(one, "<f4").reshape(num_layers, -1) for one in looked.attention]
+
+
+async def test_layers_of_rows_computed_in_several_steps_add_up(runtime: Runtime, model: Path) -> None:
+    history, tokens = list(range(5, 25)), [index % 90 + 3 for index in range(100)]
+    weights = reference(model, [*history, *tokens]).mean(1)
+    context = runtime.open_context(history)
+    spec = AttentionSpec(by_layer=True, total=True)
+    (total,) = await by_layers(context, tokens, range(100), spec, len(weights))
+    np.testing.assert_allclose(total, weights[:, 20:].sum(1), atol=20 * tolerance(runtime))
+    first, last = await by_layers(context, tokens, [0, 99], AttentionSpec(by_layer=True), len(weights))
+    np.testing.assert_allclose(first, weights[:, 20, : first.shape[1]], atol=2 * tolerance(runtime))
+    np.testing.assert_allclose(last, weights[:, 119], atol=2 * tolerance(runtime))
+    context.release()
+
+
 async def test_what_is_dropped_is_attended_to_no_more(runtime: Runtime, model: Path) -> None:
     history, tokens = list(range(5, 75)), [7, 8]
     context = runtime.open_context(history)
@@ -257,6 +304,12 @@ async def test_more_numbers_than_one_answer_may_have_are_refused(
     with pytest.raises(InvalidRequest, match="at most 30 are read"):
         await attended(context, [8, 9, 10, 11, 12], [0, 1, 2, 3, 4], AttentionSpec())
     assert len(await attended(context, [8, 9, 10, 11, 12], [0, 1, 2, 3, 4], AttentionSpec(total=True))) == 1
+    num_layers = runtime.info.num_layers
+    monkeypatch.setattr("engine.forward.attended.MAX_SCORES", 4 * num_layers - 1)
+    assert len(await attended(context, [8], [0], AttentionSpec())) == 1
+    assert len(await attended(context, [8], [0], AttentionSpec(by_layer=True, layers=[0]))) == 1
+    with pytest.raises(InvalidRequest, match=f"1 rows in {num_layers} layers would be {4 * num_layers} numbers"):
+        await attended(context, [8], [0], AttentionSpec(by_layer=True))
     context.release()
 
 

@@ -647,6 +647,49 @@ return [found.scores, found.dropped, drawn.dropped, ctx.length]
     assert length == 40
 
 
+async def test_each_layer_can_be_asked_in_one_pass_and_a_slot_goes_where_none_keeps_it(stage: Stage) -> None:
+    rule = "def keep(order, slot, length, layer):\n    return (order < 2 + layer) | (slot >= length - 2)\n"
+    mean, layers, alone, dropped, greatest, number = await value(
+        stage,
+        f"RULE = {rule!r}\n"
+        + main_of(
+            """
+ctx = await lm.context([token for token in range(10, 50)])
+fwd = lm.forward()
+await fwd.embed([20, 21])
+await fwd.state([ctx])
+await fwd.on_attention(RULE, by_layer=True)
+(found,) = (await fwd.run()).attention
+layers = [[one.layer, one.scores, one.dropped] for one in found.layers]
+alone = []
+for one in found.layers:
+    await fwd.on_attention(layers=[one.layer])
+    alone.append((await fwd.run()).attention[0].scores)
+await fwd.on_attention(by_layer=True, layers=[-1, 0], reduce="max")
+most = (await fwd.run()).attention[0]
+greatest = [[one.layer for one in most.layers], most.scores, [one.scores for one in most.layers], most.dropped]
+return [found.scores, layers, alone, found.dropped, greatest, found.layer]
+"""
+        ),
+    )
+    numbers, scores, spans = zip(*layers, strict=True)
+    assert list(numbers) == list(range(len(layers)))
+    assert len(layers) > 1
+    assert all(one == pytest.approx(other, abs=1e-6) for one, other in zip(scores, alone, strict=True))
+    assert number == -1
+    assert mean == pytest.approx([sum(column) / len(layers) for column in zip(*scores, strict=True)], abs=1e-6)
+    kept = set()
+    for layer, (one, gone) in enumerate(zip(scores, spans, strict=True)):
+        stays = {*sorted(range(42), key=lambda slot, one=one: (-one[slot], slot))[: 2 + layer], 40, 41}  # type: ignore[misc]
+        assert {slot for start, stop in gone for slot in range(start, stop)} == set(range(42)) - stays
+        kept |= stays
+    assert {slot for start, stop in dropped for slot in range(start, stop)} == set(range(42)) - kept
+    order, most, each, none = greatest
+    assert order == [0, len(layers) - 1]
+    assert most == [max(column) for column in zip(*each, strict=True)]
+    assert none == []
+
+
 async def test_what_is_attended_to_least_can_be_dropped_and_its_memory_is_free(stage: Stage) -> None:
     before, after, scores, page = await value(
         stage,
