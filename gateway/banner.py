@@ -18,6 +18,7 @@ class Banner:
         model: Name the model is served under.
         num_workers: Gateway processes.
         needs_key: Whether requests need an API key.
+        has_tenants: Whether an administrator makes the keys.
         info: The engine.
         took_s: From the command to the first possible answer.
     """
@@ -27,6 +28,7 @@ class Banner:
     model: str
     num_workers: int
     needs_key: bool
+    has_tenants: bool
     info: EngineInfo
     took_s: float
 
@@ -43,9 +45,16 @@ class Banner:
                 "Context",
                 f"{info.limit_tokens} tokens; KV pool {info.pool_tokens} tokens in {info.kv_dtype}, {pool_mib:.0f} MiB",
             ),
-            ("Access", "API key required" if self.needs_key else "no API key required"),
+            ("Access", self._access()),
             ("Ready", f"after {self.took_s:.1f} s (model {info.load_s:.1f} s), {workers}"),
         ]
+
+    def _access(self) -> str:
+        if not self.needs_key:
+            return "no API key required"
+        if self.has_tenants:
+            return "API key required; wye tenants create and wye keys create make one"
+        return "API key required: one of WYE_API_KEYS or --api-key"
 
     def curl(self) -> str:
         """A chat request for the shell."""
@@ -67,12 +76,22 @@ class Banner:
         ]
         return "\n".join(lines)
 
+    def make_key(self) -> str:
+        """How an administrator makes a key, for the shell."""
+        # By the id, which the command prints: a name may be taken several times.
+        return f"export WYE_URL={self.url}\nexport WYE_KEY=$(wye keys create $(wye tenants create my-tenant))"
+
+    def examples(self) -> list[str]:
+        """Lines to paste, in order."""
+        first = f"# with the administrator's key in WYE_ADMIN_KEY, once:\n{self.make_key()}"
+        return [*([first] if self.has_tenants else []), self.curl(), self.python()]
+
     def text(self) -> str:
         """All of it, plain."""
         width = max(len(label) for label, _ in self.facts())
         facts = [f"  {label:<{width}}  {value}" for label, value in self.facts()]
-        parts = [f"Wye {self.version} is ready", *facts, "", self.curl(), "", self.python(), "", "Ctrl-C stops."]
-        return "\n".join(parts)
+        head = "\n".join([f"Wye {self.version} is ready", *facts])
+        return "\n\n".join([head, *self.examples(), "Ctrl-C stops."])
 
 
 def _step(info: EngineInfo) -> str:

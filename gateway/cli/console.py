@@ -30,6 +30,11 @@ def print_error(message: str) -> None:
     messages().print(f"[bold red]error:[/] {_literal(message)}", soft_wrap=True)
 
 
+def print_warning(message: str) -> None:
+    """One line about something that was accepted, and may not be what was meant."""
+    messages().print(f"[bold yellow]warning:[/] {_literal(message)}", soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """Machine-readable result."""
     print(json.dumps(value, indent=2, ensure_ascii=False))

@@ -107,8 +107,8 @@ def create(
         str | None,
         typer.Option(
             "--program",
-            help="File of a program instead, - for standard input, or NAME[@VERSION]: the context that it returns, or "
-            "exports under the name.",
+            help="File of a program instead, - for standard input, NAME, or NAME@VERSION: the context that it "
+            "returns, or exports under the name.",
         ),
     ] = None,
     arg: Annotated[

@@ -120,7 +120,7 @@ def _check(source: str) -> tuple[Program | None, Sequence[Diagnostic]]:
 
 
 def run_program(
-    program: Annotated[str, typer.Argument(help="File of a program, - for standard input, or NAME[@VERSION].")],
+    program: Annotated[str, typer.Argument(help="File of a program, - for standard input, NAME, or NAME@VERSION.")],
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="What the user says.")] = "",
     system: Annotated[str, typer.Option("--system", help="What the system says before it.")] = "",
     arg: Annotated[list[str] | None, typer.Option("--arg", help="NAME=VALUE, JSON or text; may be repeated.")] = None,

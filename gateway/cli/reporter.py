@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.request import EngineInfo
 from gateway.banner import Banner
-from gateway.cli.console import messages, output
+from gateway.cli.console import messages, output, print_warning
 from gateway.cli.version import installed_version
 from gateway.logs import configure_logging
 from gateway.settings import Settings
@@ -38,6 +38,10 @@ class LogReporter:
     def note(self, message: str) -> None:
         """Writes a line."""
         log.info("%s", message)
+
+    def warn(self, message: str) -> None:
+        """Writes a line of that level."""
+        log.warning("%s", message)
 
     def __enter__(self) -> LogReporter:
         return self
@@ -78,6 +82,7 @@ class ConsoleReporter:
             model=self._settings.model_names[0],
             num_workers=self._settings.workers,
             needs_key=bool(self._settings.api_keys or self._settings.admin_key),
+            has_tenants=bool(self._settings.admin_key),
             info=info,
             took_s=took_s,
         )
@@ -92,6 +97,11 @@ class ConsoleReporter:
         self._stop_spinner()
         self._console.print(message, markup=False, soft_wrap=True)
 
+    def warn(self, message: str) -> None:
+        """Prints a line that stands out."""
+        self._stop_spinner()
+        print_warning(message)
+
     def __enter__(self) -> ConsoleReporter:
         return self
 
@@ -105,7 +115,6 @@ class ConsoleReporter:
 
 
 def _print_banner(banner: Banner) -> None:
-    from rich.syntax import Syntax
     from rich.text import Text
 
     console = output()
@@ -113,8 +122,8 @@ def _print_banner(banner: Banner) -> None:
     width = max(len(label) for label, _ in banner.facts())
     for label, value in banner.facts():
         console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), value), soft_wrap=True)
-    for code, language in ((banner.curl(), "bash"), (banner.python(), "python")):
-        console.print()
-        # Not wrapped: what is pasted must be what was meant.
-        console.print(Syntax(code, language, background_color="default").highlight(code), end="", soft_wrap=True)
+    for example in banner.examples():
+        # In the terminal's own colour: those of a highlighter are chosen for a dark or for a light background. Not
+        # wrapped: what is pasted must be what was meant.
+        console.print(f"\n{example}", markup=False, soft_wrap=True)
     console.print("\n[dim]Ctrl-C stops.[/]")

@@ -28,7 +28,7 @@ RunArgument = Annotated[str, typer.Argument(help="Id of the run.")]
 
 @app.command()
 def start(
-    program: Annotated[str, typer.Argument(help="File of a program, - for standard input, or NAME[@VERSION].")],
+    program: Annotated[str, typer.Argument(help="File of a program, - for standard input, NAME, or NAME@VERSION.")],
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="What the user says.")] = "",
     arg: Annotated[list[str] | None, typer.Option("--arg", help="NAME=VALUE, JSON or text; may be repeated.")] = None,
     limit: Annotated[list[str] | None, typer.Option("--limit", help="NAME=NUMBER; may be repeated.")] = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -284,7 +285,7 @@ def serve(
         reranker=reranker,
         log_level=log_level.value if log_level else None,
     )
-    _check_tools(settings)
+    warnings = _check_environment(settings)
     from gateway.listening import bind_socket
 
     with bind_socket(settings.host, settings.port) as listener:
@@ -312,7 +313,7 @@ def serve(
         if not settings.model_names:
             settings = settings.model_copy(update={"model_names": (name,)})
         _check_names(settings)
-        raise typer.Exit(_run(settings, config, path, home.expanduser() / "state", listener))
+        raise typer.Exit(_run(settings, config, path, home.expanduser() / "state", listener, warnings))
 
 
 def _adapters(settings: Settings) -> tuple[AdapterSource, ...]:
@@ -351,18 +352,21 @@ def _settings(**given: Any) -> Settings:
         raise typer.BadParameter(f"{named}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def _check_tools(settings: Settings) -> None:
-    """Refuses a file of tools that no worker could use."""
-    if not settings.tools_file:
-        return
+def _check_environment(settings: Settings) -> list[str]:
+    """Refuses a file of tools that no worker could use; returns what else somebody should know of the environment."""
     import os
 
-    from gateway.tools.file import ToolsFileError, load_tools
+    from gateway.cli.variables import ReadVariables, unread_variables
 
-    try:
-        load_tools(Path(settings.tools_file).expanduser(), os.environ)
-    except ToolsFileError as error:
-        raise typer.BadParameter(f"WYE_TOOLS_FILE: {error}") from None
+    environ = ReadVariables(os.environ)
+    if settings.tools_file:
+        from gateway.tools.file import ToolsFileError, load_tools
+
+        try:
+            load_tools(Path(settings.tools_file).expanduser(), environ)
+        except ToolsFileError as error:
+            raise typer.BadParameter(f"WYE_TOOLS_FILE: {error}") from None
+    return unread_variables(os.environ, environ.names)
 
 
 def _find_model(store: ModelStore, reference: str, options: PullOptions) -> tuple[Path, str]:
@@ -378,7 +382,14 @@ def _find_model(store: ModelStore, reference: str, options: PullOptions) -> tupl
     return path, stored.name if stored is not None else path.stem
 
 
-def _run(settings: Settings, config: EngineConfig, path: Path, state_dir: Path, listener: socket.socket) -> int:
+def _run(
+    settings: Settings,
+    config: EngineConfig,
+    path: Path,
+    state_dir: Path,
+    listener: socket.socket,
+    warnings: Sequence[str],
+) -> int:
     from engine.process import EngineProcess
     from gateway.children import EngineHandle
     from gateway.cli.reporter import reporter_for
@@ -391,4 +402,6 @@ def _run(settings: Settings, config: EngineConfig, path: Path, state_dir: Path, 
 
     plan = ServePlan(settings=settings, model_path=path, make_engine=make_engine, state_dir=state_dir)
     with reporter_for(settings) as reporter:
+        for line in warnings:
+            reporter.warn(line)
         return supervise(plan, listener, reporter)

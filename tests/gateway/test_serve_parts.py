@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
+import re
 import shlex
 import signal
 import socket
@@ -13,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from rich.console import Console
 
 from gateway.banner import Banner
 from gateway.children import describe_exit
-from gateway.cli.reporter import ConsoleReporter
+from gateway.cli.reporter import ConsoleReporter, LogReporter
 from gateway.failures import AddressUnavailable
 from gateway.listening import bind_socket, listen, url_of
 from gateway.restarts import RestartPolicy, Restarts
@@ -103,6 +106,7 @@ def banner(**changes: object) -> Banner:
         "model": "it's/a model",
         "num_workers": 2,
         "needs_key": True,
+        "has_tenants": False,
         "info": INFO,
         "took_s": 3.25,
     }
@@ -141,8 +145,43 @@ def test_the_banner_names_no_key_but_where_to_put_it() -> None:
     assert "WYE_KEY" not in banner(needs_key=False).text()
 
 
-def test_the_banner_asks_for_a_key_where_there_are_tenants_only(capsys: pytest.CaptureFixture[str]) -> None:
-    for settings, access in ((Settings(), "no API key required"), (Settings(admin_key="k" * 16), "API key required")):
-        reporter = ConsoleReporter(settings.model_copy(update={"model_names": ("m",)}))
-        reporter.ready("http://127.0.0.1:8000", INFO, 1.0)
-        assert f"  Access   {access}\n" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("settings", "access"),
+    [
+        (Settings(), "no API key required"),
+        (Settings(api_keys=("key",)), "API key required: one of WYE_API_KEYS or --api-key"),
+        (Settings(admin_key="k" * 16), "API key required; wye tenants create and wye keys create make one"),
+    ],
+)
+def test_the_banner_says_who_has_access(settings: Settings, access: str, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = ConsoleReporter(settings.model_copy(update={"model_names": ("m",)}))
+    reporter.ready("http://127.0.0.1:8000", INFO, 1.0)
+    assert f"  Access   {access}\n" in capsys.readouterr().out
+
+
+def test_the_banner_tells_an_administrator_how_to_make_a_key() -> None:
+    shown = banner(has_tenants=True, url="http://127.0.0.1:9000").text()
+    made = shown.index("export WYE_KEY=$(wye keys create $(wye tenants create my-tenant))")
+    assert shown.index("WYE_URL=http://127.0.0.1:9000") < made < shown.index("curl ")
+    assert "wye keys create" not in banner().text()
+
+
+def test_the_banner_is_in_colours_of_the_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, color_system="truecolor", highlight=False, width=40)
+    monkeypatch.setattr("gateway.cli.reporter.output", lambda: console)
+    ConsoleReporter(Settings(model_names=("m",))).ready("http://127.0.0.1:8000", INFO, 1.0)
+    styles = set(re.findall(r"\x1b\[([0-9;]*)m", written.getvalue()))
+    # Nothing, bold green and dim: no white, no black, no background.
+    assert styles == {"0", "1;32", "2"}
+    assert banner(needs_key=False, model="m").curl() in written.getvalue()
+
+
+def test_a_warning_stands_in_the_messages_of_either_form_of_log(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ConsoleReporter(Settings()).warn("WYE_X [is] no setting")
+    assert capsys.readouterr().err == "warning: WYE_X [is] no setting\n"
+    with caplog.at_level("WARNING", "gateway.cli.reporter"):
+        LogReporter.warn(LogReporter.__new__(LogReporter), "WYE_X is no setting")
+    assert [(one.levelname, one.message) for one in caplog.records] == [("WARNING", "WYE_X is no setting")]
