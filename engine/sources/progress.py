@@ -60,16 +60,31 @@ def stage(progress: Progress, label: str, total_bytes: int | None) -> Iterator[C
 
 
 @contextmanager
-def watch_directory(progress: Progress, label: str, directory: Path, total_bytes: int | None) -> Iterator[None]:
+def watch_directory(
+    progress: Progress,
+    label: str,
+    directory: Path,
+    total_bytes: int | None,
+    *,
+    measure: Callable[[Path], int] | None = None,
+) -> Iterator[None]:
     """Runs one stage whose progress is the size of the files under `directory`.
 
     For transfers made by others (a child process, a library) that write there: needs nothing of their interface.
+
+    Args:
+        progress: Told about the stage.
+        label: What it is.
+        directory: Where files grow.
+        total_bytes: How large they will be; None if that is not known.
+        measure: Bytes done, of the directory; `directory_bytes` if left out.
     """
+    measure = measure or directory_bytes
     done = threading.Event()
 
     def poll(update: Callable[[int], None]) -> None:
         while not done.wait(POLL_S):
-            update(directory_bytes(directory))
+            update(measure(directory))
 
     with stage(progress, label, total_bytes) as update:
         watcher = threading.Thread(target=poll, args=(update,), name="watch-directory", daemon=True)
@@ -79,16 +94,23 @@ def watch_directory(progress: Progress, label: str, directory: Path, total_bytes
         finally:
             done.set()
             watcher.join()
-            update(directory_bytes(directory))
+            update(measure(directory))
 
 
 def directory_bytes(directory: Path) -> int:
     """Bytes of all files below; files that vanish meanwhile count as nothing."""
-    total = 0
+    return sum(_sizes(directory))
+
+
+def largest_file_bytes(directory: Path) -> int:
+    """Bytes of the largest file below, 0 if there is none: for one file of which whoever fetches it makes copies."""
+    return max(_sizes(directory), default=0)
+
+
+def _sizes(directory: Path) -> Iterator[int]:
     for folder, _, names in os.walk(directory):
         for name in names:
             try:
-                total += os.lstat(os.path.join(folder, name)).st_size
+                yield os.lstat(os.path.join(folder, name)).st_size
             except FileNotFoundError:
                 continue
-    return total

