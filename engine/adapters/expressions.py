@@ -31,7 +31,7 @@ class Expression:
 
     Attributes:
         program: What is computed.
-        parameters: [1, 1], [1, K] or, of a matrix, [K, R], by name.
+        parameters: [1, 1], [1, K], [1, N] or, of a matrix, [K, R], by name.
     """
 
     program: TorchProgram
@@ -70,7 +70,7 @@ def expression_changes(
 ) -> dict[int, list[Change]]:
     """What an expression does to a site, by layer.
 
-    Layers in which an adapter that it takes matrices from has none are left alone.
+    Layers in which an adapter that it takes parts from has none are left alone.
 
     Args:
         program: The expression, and what it is given.
@@ -86,7 +86,7 @@ def expression_changes(
     # Two projections side by side are one: what they are of one row lies together.
     whole = replace(targets[0], last=targets[-1].last)
     if len(targets) > 1 and any(isinstance(value, str) for value in program.parameters.values()):
-        raise InvalidRequest(f"matrices of an adapter belong to one projection, not to {site}", "adapter")
+        raise InvalidRequest(f"parts of an adapter belong to one projection, not to {site}", "adapter")
     takes_parts = any(isinstance(value, str) for value in program.parameters.values())
     found: dict[int, list[Change]] = {}
     ready: Expression | None = None
@@ -99,14 +99,14 @@ def expression_changes(
             ready = _ready(program, values, whole, device, programs)
         found[layer] = [ExpressionChange(projection=whole, expression=ready)]
     if not found:
-        raise InvalidRequest(f"the adapter that matrices are taken from has none at {site} there", "adapter")
+        raise InvalidRequest(f"the adapter that parts are taken from has none of them at {site} there", "adapter")
     return found
 
 
 def _values(
     program: ProgramSpec, layer: int, projection: Projection, loaded: Mapping[str, Adapter]
 ) -> dict[str, Any] | None:
-    """Parameters with the matrices of a layer; None if an adapter has none there."""
+    """Parameters with the matrices and vectors of a layer; None if an adapter has none there."""
     values: dict[str, Any] = {}
     for name, value in program.parameters.items():
         values[name] = _part(name, value, layer, projection, loaded) if isinstance(value, str) else value
@@ -119,12 +119,22 @@ def _part(
     name: str, text: str, layer: int, projection: Projection, loaded: Mapping[str, Adapter]
 ) -> torch.Tensor | None:
     adapter, _, part = text.rpartition(".")
-    if part not in PARTS or adapter not in loaded:
+    if adapter not in loaded or part not in PARTS.get(loaded[adapter].kind, ()):
         raise InvalidRequest(f"parameter `{name}` names no part of a loaded adapter: {text[:80]!r}", "adapter")
     for change in loaded[adapter].layers[layer].get(projection.site, ()):
-        if change.projection == projection and change.down is not None and change.up is not None:
-            return (change.down if part == "a" else change.up).T.float()
+        if change.projection == projection:
+            return _part_of(change, part)
     return None
+
+
+def _part_of(change: Change, part: str) -> torch.Tensor | None:
+    """[K, R] or [R, N] float32 of a matrix, [N] of a vector."""
+    if part == "bias":
+        if change.gain is None:
+            return None
+        return torch.zeros_like(change.gain, dtype=torch.float32) if change.bias is None else change.bias.float()
+    found = {"a": change.down, "b": change.up, "gain": change.gain}[part]
+    return None if found is None else found.T.float() if found.dim() == 2 else found.float()
 
 
 def _ready(
@@ -146,9 +156,9 @@ def _ready(
 
 
 def _placed(value: Any, kind: Type, device: torch.device) -> torch.Tensor:
-    """[1, 1], [1, K] or [K, R]."""
+    """[1, 1], [1, K], [1, N] or [K, R]."""
     if isinstance(value, torch.Tensor):
-        return value
+        return value if value.dim() == 2 else value[None]
     if isinstance(value, Matrix):
         numbers = np.frombuffer(value.values, "<f4").reshape(value.rows, value.columns)
         return torch.from_numpy(numbers.copy()).to(device)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from engine.programs.binding import GREATEST_FLOAT, BoundProgram, check_names, check_purpose
@@ -30,8 +31,11 @@ LEAST_WORK = 2**17
 _VALUE_WORK = 8
 """What a number takes that is no product's, in multiplications of a product."""
 
-PARTS = ("a", "b")
-"""What an expression can take from an adapter of low rank: `name.a` and `name.b`, as in (x @ a) @ b."""
+PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"lora": ("a", "b"), "dora": ("a", "b", "gain", "bias"), "ia3": ()}
+)
+"""What an expression can take from a loaded adapter of each kind, as `name.a`: the matrices of (x @ a) @ b, and of a DoRA
+the gain of each output and the model's bias, to which that does not apply (0 where there is none)."""
 
 
 def read_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +56,7 @@ def bind_adapter(source: str, values: Mapping[str, Any], num_inputs: int, num_ou
 
     Args:
         source: The program.
-        values: Of its parameters: what `read_values` gives, or matrices that have a `shape`.
+        values: Of its parameters: what `read_values` gives, or vectors and matrices that have a `shape`.
         num_inputs: K.
         num_outputs: N.
 
@@ -99,8 +103,8 @@ def _type(value: Any) -> Type:
             return Type(Kind.FLOAT, len(value))
         case Matrix(rows, columns):
             return Type(Kind.FLOAT, columns, rows)
-    rows, columns = value.shape
-    return Type(Kind.FLOAT, columns, rows)
+    *rows, columns = value.shape
+    return Type(Kind.FLOAT, columns, *rows)
 
 
 def _read(name: str, value: Any) -> Any:
@@ -117,7 +121,7 @@ def _read(name: str, value: Any) -> Any:
             return [float(one) for one in value]
     raise ProgramMisused(
         f"parameter `{name}` must be a finite number, a list of numbers, a list of such lists, all as long, or the "
-        f"name of an adapter's part, {' or '.join(f'name.{part}' for part in PARTS)}",
+        f"name of an adapter's part, {' or '.join(f'name.{part}' for part in PARTS['dora'])}",
         name,
     )
 

@@ -69,13 +69,13 @@ def read_change(
 
 
 def _check_expression(scope: RunScope, site: str, program: ScriptProgram) -> None:
-    spec, names = program.spec, adapter_names(scope)
+    spec = program.spec
+    known = [f"{one.name}.{part}" for one in scope.engine.info.adapters for part in PARTS.get(one.kind, ())]
     parts = [(name, value) for name, value in spec.parameters.items() if isinstance(value, str)]
     for name, value in parts:
-        adapter, _, part = value.rpartition(".")
-        if part not in PARTS or adapter not in names:
-            known = ", ".join(f"{one}.{part}" for one in names for part in PARTS) or "none"
-            raise invalid(f"parameter `{name}` names no part of a loaded adapter (there are: {known})")
+        if value not in known:
+            there = ", ".join(known) or "none"
+            raise invalid(f"parameter `{name}` names no part of a loaded adapter (there are: {there})")
     if parts:
         return  # the engine knows how large they are
     try:

@@ -256,11 +256,11 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "parts of two projections": (
         'await fwd.adapter("gate_up", await lm.program(LORA, a="poet.a", b="poet.b"))\nawait fwd.run()',
-        "invalid_argument: matrices of an adapter belong to one projection",
+        "invalid_argument: parts of an adapter belong to one projection",
     ),
     "an adapter without such parts": (
-        'await fwd.adapter("k", await lm.program(LORA, a="quiet.a", b="quiet.b"))\nawait fwd.run()',
-        "invalid_argument: the adapter that matrices are taken from has none",
+        'await fwd.adapter("k", await lm.program(LORA, a="quiet.a", b="quiet.b"))',
+        "invalid_argument: parameter `a` names no part",
     ),
     "a missing parameter": (
         'await fwd.adapter("k", await lm.program(LORA, a="poet.a"))',
