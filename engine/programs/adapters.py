@@ -34,8 +34,8 @@ _VALUE_WORK = 8
 PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"lora": ("a", "b"), "dora": ("a", "b", "gain", "bias"), "ia3": ()}
 )
-"""What an expression can take from a loaded adapter of each kind, as `name.a`: the matrices of (x @ a) @ b, and of a DoRA
-the gain of each output and the model's bias, to which that does not apply (0 where there is none)."""
+"""What an expression can take from a loaded adapter of each kind, as `name.a`: the matrices of (x @ a) @ b, and of a
+DoRA the gain of each output and the model's bias, to which that does not apply (0 where there is none)."""
 
 
 def read_values(values: Mapping[str, Any]) -> dict[str, Any]:
