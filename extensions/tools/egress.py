@@ -91,7 +91,9 @@ class EgressPolicy:
         if is_known:
             return
         if real in _METADATA or not _is_public(real):
-            raise EgressDenied(f"{host} is at {address}, which is no public address")
+            where = f"{host} is" if _is_address(host) else f"{host} is at {address}, which is"
+            outside = " and not in a network of WYE_TOOL_NETWORKS" if inside and real not in _METADATA else ""
+            raise EgressDenied(f"{where} no public address{outside}")
         if is_plain:
             raise EgressDenied(f"{host} is at the public address {address}: use https://")
 

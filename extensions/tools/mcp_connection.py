@@ -178,6 +178,10 @@ def _reason(error: BaseException, server: McpServer) -> ToolError:
         if isinstance(one, EgressDenied):
             return one
     first = _leaves(error)[0]
+    if server.command and isinstance(first, OSError):
+        # By its name: the error of the operating system may not have it.
+        command, reason = server.command[0], first.strerror or str(first)
+        return ToolFailed(f"the MCP server {server.label!r} cannot be started: {command!r}: {reason}")
     return ToolFailed(f"the MCP server {server.label!r} cannot be reached: {first or type(first).__name__}")
 
 

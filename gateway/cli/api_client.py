@@ -19,6 +19,8 @@ _CODES = {
     403: Exit.ACCESS_DENIED,
     503: Exit.UNAVAILABLE,
 }
+_REFUSED_TOOL = "egress_denied"
+"""Code of a 403 by which not the caller was refused, but what a tool would have reached."""
 
 
 class RequestFailed(Exception):
@@ -113,4 +115,6 @@ def checked(answer: httpx.Response) -> dict[str, Any]:
     error = found.get("error") if isinstance(found, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
     told = str(message) if message else f"the server answered {answer.status_code}"
-    raise RequestFailed(told, _CODES.get(answer.status_code, Exit.FAILURE), answer.status_code)
+    is_refused_tool = isinstance(error, dict) and error.get("code") == _REFUSED_TOOL
+    code = Exit.FAILURE if is_refused_tool else _CODES.get(answer.status_code, Exit.FAILURE)
+    raise RequestFailed(told, code, answer.status_code)

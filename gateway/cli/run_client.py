@@ -11,11 +11,15 @@ import httpx
 
 from gateway.cli.api_client import CONNECT_S, ApiClient, RequestFailed, checked
 
-MAX_TRIES = 5
+MAX_TRIES = 10
 """Times that events are asked for again without any coming before a server is taken to be gone."""
 
 _READ_S = 120.0
 """Longest silence of a stream, whose server sends a sign of life more often."""
+
+
+class _Interrupted(Exception):
+    """The server could not go on with a stream of events, and said why; the run may go on."""
 
 
 class RunClient(ApiClient):
@@ -39,19 +43,19 @@ class RunClient(ApiClient):
         while True:
             try:
                 for event in self._stream(run_id, after):
-                    tries = 0
                     if event["type"] == "error":
-                        raise RequestFailed(str(event["error"].get("message")))
+                        raise _Interrupted(str(event["error"].get("message")))
+                    tries = 0
                     after = event["sequence_number"]
                     yield event
                     if "run" in event:
                         return
                 if self.send("GET", f"/{run_id}")["status"] != "in_progress":
                     return
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+            except (httpx.HTTPError, httpx.InvalidURL, _Interrupted) as error:
                 tries += 1
                 if tries >= MAX_TRIES:
-                    raise self.gone(error) from None
+                    raise (RequestFailed(str(error)) if isinstance(error, _Interrupted) else self.gone(error)) from None
                 time.sleep(0.5 * tries)
 
     def _stream(self, run_id: str, after: int) -> Iterator[dict[str, Any]]:

@@ -272,7 +272,7 @@ def serve(
 
     if kv_bytes is not None and kv_pages is not None:
         raise typer.BadParameter("--kv-bytes and --kv-pages exclude each other")
-    settings = _settings(
+    settings = read_settings(
         host=host,
         port=port,
         workers=workers,
@@ -336,8 +336,12 @@ def _check_names(settings: Settings) -> None:
         raise typer.BadParameter(f"--adapter: {error}") from None
 
 
-def _settings(**given: Any) -> Settings:
-    """Settings of the environment, with options in their place where given."""
+def read_settings(**given: Any) -> Settings:
+    """Settings of the environment, with options in their place where given.
+
+    Raises:
+        typer.BadParameter: One is not allowed; the message names its option or variable.
+    """
     from pydantic import ValidationError
 
     from gateway.settings import Settings
@@ -358,15 +362,19 @@ def _check_environment(settings: Settings) -> list[str]:
 
     from gateway.cli.variables import ReadVariables, unread_variables
 
-    environ = ReadVariables(os.environ)
+    environ, warnings = ReadVariables(os.environ), []
     if settings.tools_file:
+        from extensions.tools.egress import EgressPolicy
         from gateway.tools.file import ToolsFileError, load_tools
+        from gateway.tools.reach import reach_warnings
 
         try:
-            load_tools(Path(settings.tools_file).expanduser(), environ)
+            entries = load_tools(Path(settings.tools_file).expanduser(), environ)
         except ToolsFileError as error:
             raise typer.BadParameter(f"WYE_TOOLS_FILE: {error}") from None
-    return unread_variables(os.environ, environ.names)
+        egress = EgressPolicy.read(settings.tool_hosts, settings.tool_networks)
+        warnings = [f"tool {line}" for line in reach_warnings(entries.values(), egress)]
+    return [*unread_variables(os.environ, environ.names), *warnings]
 
 
 def _find_model(store: ModelStore, reference: str, options: PullOptions) -> tuple[Path, str]:

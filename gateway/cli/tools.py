@@ -11,10 +11,11 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from gateway.cli.console import messages, output, print_error, print_json
+from gateway.cli.console import messages, output, print_error, print_json, print_warning
 from gateway.cli.exits import Exit
 from gateway.cli.options import JsonOption
 from gateway.cli.programs import DEFAULT_URL
+from gateway.cli.serve import read_settings
 
 app = typer.Typer(no_args_is_help=True, help="Register, list, test and remove tools that a server calls.")
 
@@ -147,21 +148,28 @@ def check(
     file: Annotated[Path, typer.Argument(help="JSON or TOML, as WYE_TOOLS_FILE names one.", dir_okay=False)],
     json: JsonOption = False,
 ) -> None:
-    """Say what is wrong with an operator's file of tools, without a server."""
+    """Say what is wrong with an operator's file of tools, and what of it cannot work here, without a server."""
+    from extensions.tools.egress import EgressPolicy
     from gateway.tools.file import ToolsFileError, load_tools
+    from gateway.tools.reach import reach_warnings
 
+    settings = read_settings()
     try:
         found = load_tools(file, os.environ)
     except ToolsFileError as error:
         if json:
-            print_json({"valid": False, "message": str(error), "tools": []})
+            print_json({"valid": False, "message": str(error), "tools": [], "warnings": []})
         else:
             print_error(str(error))
         raise typer.Exit(Exit.FAILURE) from None
+    egress = EgressPolicy.read(settings.tool_hosts, settings.tool_networks)
+    warnings = reach_warnings(found.values(), egress)
     if json:
-        print_json({"valid": True, "message": None, "tools": sorted(found)})
-    else:
-        messages().print(f"{file} is right: {', '.join(sorted(found)) or 'no tools'}", markup=False, soft_wrap=True)
+        print_json({"valid": True, "message": None, "tools": sorted(found), "warnings": warnings})
+        return
+    messages().print(f"{file} is right: {', '.join(sorted(found)) or 'no tools'}", markup=False, soft_wrap=True)
+    for line in warnings:
+        print_warning(line)
 
 
 def _asked(url: str, api_key: str, ask: Callable[[Any], T]) -> T:

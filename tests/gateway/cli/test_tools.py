@@ -25,8 +25,8 @@ def server(engine: ScriptedEngine, model: TextModel, redis_url: str) -> Iterator
         yield server
 
 
-def tools(server: RunningServer | None, *args: str, key: str = "key") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "NO_COLOR": "1", "OPENAI_API_KEY": key, "TOKEN": "s3cret", "COLUMNS": "200"}
+def tools(server: RunningServer | None, *args: str, key: str = "key", **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NO_COLOR": "1", "OPENAI_API_KEY": key, "TOKEN": "s3cret", "COLUMNS": "200", **more}
     if server is not None:
         environment["WYE_URL"] = server.url
     return subprocess.run(
@@ -107,6 +107,32 @@ def test_an_operators_file_is_checked_without_a_server(tmp_path: Path) -> None:
     wrong = tools(None, "check", str(path), "--json")
     assert wrong.returncode == Exit.FAILURE
     assert "servers[0]" in json.loads(wrong.stdout)["message"]
+
+
+def test_a_check_warns_of_what_cannot_work_here(tmp_path: Path) -> None:
+    path = tmp_path / "tools.toml"
+    path.write_text(
+        '[[tools]]\nname = "weather"\nkind = "http"\nhttp = { url = "http://10.0.0.7/weather/{city}?q={city}" }\n'
+        'parameters = { type = "object", properties = { city = { type = "string" } }, required = ["city"] }\n\n'
+        '[[servers]]\nlabel = "files"\ncommand = ["no-such-files-server"]\n'
+    )
+    outside = "weather: 10.0.0.7 is no public address and not in a network of WYE_TOOL_NETWORKS"
+    missing = "files: the command 'no-such-files-server' is not found on the PATH"
+    checked = tools(None, "check", str(path))
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stderr.splitlines()[1:] == [f"warning: {outside}", f"warning: {missing}"]
+    assert json.loads(tools(None, "check", str(path), "--json").stdout)["warnings"] == [outside, missing]
+    allowed = tools(None, "check", str(path), "--json", WYE_TOOL_NETWORKS="10.0.0.0/24")
+    assert json.loads(allowed.stdout)["warnings"] == [missing]
+    assert tools(None, "check", str(path), WYE_TOOL_NETWORKS="everywhere").returncode == Exit.USAGE
+
+
+def test_a_tool_that_may_not_be_reached_fails_and_no_key_is_to_blame(server: RunningServer) -> None:
+    assert tools(server, "add", "inside", "--http", "https://10.0.0.7/").returncode == 0
+    refused = tools(server, "test", "inside")
+    assert (refused.returncode, refused.stdout) == (Exit.FAILURE, "")
+    assert "10.0.0.7 is no public address" in refused.stderr
+    assert "WYE_TOOL_NETWORKS" not in refused.stderr  # it is not for tools of tenants
 
 
 def test_a_server_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
