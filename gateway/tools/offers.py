@@ -69,11 +69,13 @@ class Listing:
 
     Attributes:
         label: Of the server.
-        offers: Its tools, in its own order.
+        offers: Its tools that the request allows, in its own order.
+        names: Of all its tools.
     """
 
     label: str
     offers: tuple[Offer, ...]
+    names: frozenset[str] = frozenset()
 
     def shown(self) -> list[dict[str, Any]]:
         """The tools as a client sees them."""
@@ -114,6 +116,10 @@ class Offers:
     def of(self, label: str, name: str | None = None) -> list[Offer]:
         """Tools by what the client calls them."""
         return [one for one in self if one.label == label and name in (None, one.name)]
+
+    def has_none(self, label: str, name: str) -> bool:
+        """Whether the request names a server that has no such tool, allowed or not."""
+        return any(one.label == label and name not in one.names for one in self.listings)
 
     def tools(self) -> list[Tool]:
         """All of them as requests spell tools."""

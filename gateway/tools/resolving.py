@@ -89,7 +89,8 @@ class ToolResolver:
                 for name, spec, registered in entries
                 if tool.takes(name, is_pure=spec.effect == "pure")
             ]
-            offers.listings.append(Listing(label=tool.server_label, offers=tuple(listed)))
+            names = frozenset(name for name, _, _ in entries)
+            offers.listings.append(Listing(label=tool.server_label, offers=tuple(listed), names=names))
         return offers
 
     async def _add_named(self, offers: Offers, name: str, caller: ToolCaller, param: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.errors import BadRequest
 from gateway.schemas.items import Item
+from gateway.tools.entries import OWN_LABEL
 from gateway.tools.offers import Offers, function_name
 
 Messages = list[dict[str, Any]]
@@ -68,9 +69,18 @@ def _functions(choice: dict[str, Any], offers: Offers, param: str) -> list[dict[
     label, name = choice.get("server_label"), choice.get("name")
     found = offers.of(label, name) if isinstance(label, str) and (name is None or isinstance(name, str)) else []
     if not found:
+        if isinstance(label, str) and isinstance(name, str) and offers.has_none(label, name):
+            raise BadRequest(_no_tool(label, name), param, "tool_not_found")
         what = f"'{label}'" if name is None else f"'{name}' of '{label}'"
         raise BadRequest(f"'{param}' names {what[:200]}, which is not among the tools of this request.", param)
     return [{"type": "function", "name": offer.function} for offer in found]
+
+
+def _no_tool(label: str, name: str) -> str:
+    # `allowed_tools` may have it all the same: names that are not there are passed over.
+    if label == OWN_LABEL:
+        return f"There is no tool '{name[:200]}' on this server; register it first, at /v1/tools or by `wye tools add`."
+    return f"The server '{label}' has no tool '{name[:200]}'."
 
 
 def _messages(item: Item, told: str) -> Messages:

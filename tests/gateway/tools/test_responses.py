@@ -237,6 +237,30 @@ async def test_a_tool_choice_may_name_a_server(
     assert [one.constraint is not None for one in engine.requests] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("tool", "chosen", "said"),
+    [
+        (own(allowed_tools=["celsius"]), own(name="celsius"), "There is no tool 'celsius' on this server; register it"),
+        (own(), own(name="celsius"), "There is no tool 'celsius' on this server; register it first"),
+        (files(allowed_tools=["celsius"]), files(name="celsius"), "The server 'files' has no tool 'celsius'."),
+        (files(allowed_tools=["add"]), files(name="read"), "'tool_choice' names 'read' of 'files', which is not among"),
+        (files(), own(name="celsius"), "'tool_choice' names 'celsius' of 'wye', which is not among the tools of this"),
+    ],
+)
+async def test_a_tool_choice_of_a_tool_that_is_not_there_says_what_is_missing(
+    client: httpx.AsyncClient, engine: ScriptedEngine, tool: Body, chosen: Body, said: str
+) -> None:
+    choice = {key: chosen[key] for key in ("type", "server_label", "name")}
+    answer = await client.post(
+        "/v1/responses", json={"input": "hi", "model": "org/tiny", "tools": [tool], "tool_choice": choice}
+    )
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "tool_choice")
+    assert error["message"].startswith(said)
+    assert error["code"] == (None if "not among" in said else "tool_not_found")
+    assert engine.requests == []
+
+
 async def test_nothing_secret_comes_back(
     client: httpx.AsyncClient, engine: ScriptedEngine, model: TextModel, mcp_url: str
 ) -> None:
