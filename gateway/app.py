@@ -224,7 +224,7 @@ def _middleware(services: Services) -> list[Middleware]:
         Middleware(ErrorBoundary, to_reply=services.to_reply),
         Middleware(PlainOptions),
         Middleware(TrailingSlash),
-        _door(services, open_paths),
+        *_door(services, open_paths),
         Middleware(Admission, lifecycle=services.lifecycle),
         Middleware(
             RequestBody,
@@ -234,13 +234,15 @@ def _middleware(services: Services) -> list[Middleware]:
     ]
 
 
-def _door(services: Services, open_paths: frozenset[str]) -> Middleware:
+def _door(services: Services, open_paths: frozenset[str]) -> list[Middleware]:
     settings = services.settings
     keys = ApiKeys(settings.api_keys)
     if not settings.admin_key:
-        return Middleware(Authenticate, keys=keys, open_paths=open_paths)
+        return [Middleware(Authenticate, keys=keys, open_paths=open_paths)]
     gate = None if services.tenants is None else services.tenants.gate
-    return Middleware(TenantDoor, keys=keys, admin_key=settings.admin_key, gate=gate, open_paths=open_paths)
+    door = Middleware(TenantDoor, keys=keys, admin_key=settings.admin_key, gate=gate, open_paths=open_paths)
+    # Inside the door too: what fails after it was admitted has been counted, and its answer tells what is left.
+    return [door, Middleware(ErrorBoundary, to_reply=services.to_reply)]
 
 
 _PATH_ERRORS = {

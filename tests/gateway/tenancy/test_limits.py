@@ -12,7 +12,7 @@ from gateway.tenancy import gate
 from gateway.tenancy.keys import read_key
 from gateway.tenancy.limits import KeyLimits, TenantLimits
 from gateway.tenancy.verdicts import Verdict, duration
-from tests.gateway.tenancy.conftest import BY, Served, until
+from tests.gateway.tenancy.conftest import BY, Served, bearer, until
 
 
 async def test_answers_tell_the_limits_and_what_is_left(served: Served) -> None:
@@ -76,6 +76,33 @@ async def test_a_request_that_is_refused_takes_nothing(served: Served) -> None:
     for _ in range(5):
         assert (await served.chat(key.value)).status_code == 429
     assert await served.tenants.redis.get(f"{{wye}}:q:gcra:rt:{await served.tenant_of(key)}") == before
+
+
+async def test_what_fails_after_it_was_admitted_counts_as_a_request_and_no_tokens(served: Served) -> None:
+    key = await served.key(TenantLimits(requests_per_minute=10, tokens_per_minute=1000))
+    picture = {**bearer(key.value), "Content-Type": "image/png"}
+    failing = [
+        (await served.chat(key.value, temperature=9), 400),
+        (await served.chat(key.value, model="absent"), 404),
+        (await served.client.post("/v1/nothing", json={}, headers=bearer(key.value)), 404),
+        (await served.client.post("/v1/completions", content=b"x", headers=picture), 415),
+    ]
+    for number, (answer, status) in enumerate(failing, 1):
+        assert answer.status_code == status, answer.text
+        assert answer.headers["x-ratelimit-limit-requests"] == "10"
+        assert answer.headers["x-ratelimit-remaining-requests"] == str(10 - number)
+    assert (await served.get("/v1/models", key.value)).status_code == 200
+    await served.tenants.gate.settled()
+    last = await served.chat(key.value)
+    assert last.headers["x-ratelimit-remaining-requests"] == "5"
+    assert int(last.headers["x-ratelimit-remaining-tokens"]) > 950
+
+
+async def test_what_a_key_may_not_do_counts_nothing(served: Served) -> None:
+    key = await served.key(TenantLimits(requests_per_minute=10), scopes=("models", "inference"))
+    refused = await served.client.post("/v1/runs", json={}, headers=bearer(key.value))
+    assert (refused.status_code, "x-ratelimit-limit-requests" in refused.headers) == (403, False)
+    assert (await served.chat(key.value)).headers["x-ratelimit-remaining-requests"] == "9"
 
 
 async def test_what_a_request_really_used_is_settled_at_its_end(served: Served) -> None:
