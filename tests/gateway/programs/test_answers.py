@@ -189,15 +189,15 @@ async def test_a_response_is_answered_stored_and_followed(app: FastAPI, client: 
 
 
 REFUSED: dict[str, tuple[Body, str, str]] = {
-    "no program": ({"extension": {}}, "extension", ""),
-    "two programs": ({"extension": {"source": "x", "name": "y"}}, "extension", ""),
+    "no program": ({"extension": {}}, "extension.source", ""),
+    "two programs": ({"extension": {"source": "x", "name": "y"}}, "extension.name", ""),
     "an empty source": ({"extension": {"source": ""}}, "extension.source", ""),
     "a source that is no text": ({"extension": {"source": 3}}, "extension.source", "invalid_type"),
     "no object": ({"extension": "x"}, "extension", "invalid_type"),
     "a name that is none": ({"extension": {"name": "../x"}}, "extension.name", "invalid_argument"),
     "a lane that is none": ({"extension": {"source": "x", "strict_path": "gpu"}}, "extension.strict_path", ""),
-    "a script and a sampler": ({"extension": {"source": "x", "sampler": "y"}}, "extension", ""),
-    "limits of a sampler": ({"extension": {"sampler": "x", "limits": {"wall_s": 1}}}, "extension", ""),
+    "a script and a sampler": ({"extension": {"source": "x", "sampler": "y"}}, "extension.sampler", ""),
+    "limits of a sampler": ({"extension": {"sampler": "x", "limits": {"wall_s": 1}}}, "extension.limits", ""),
     "no device program": ({"extension": {"sampler": "x = 1"}}, "extension.sampler", "program_invalid"),
     "a parameter that it lacks": (
         {"extension": {"sampler": "def sample(logits, t):\n    return argmax(logits * t)\n"}},
