@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 FLUSH_S = 5.0
 """Seconds that streams get to send their last event once the engine's door is closed."""
 
+DROP_S = 3.0
+"""Seconds after a drain in which connections are to end; then they are closed, whatever their clients have not read."""
+
 
 class DrainingServer(uvicorn.Server):
     """A uvicorn server that finishes what it has begun before it stops listening.
@@ -72,6 +75,22 @@ class DrainingServer(uvicorn.Server):
             self._services.tenants.settler.start()
         if self._services.detached is not None:
             self._services.detached.watch()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops listening and waits for the connections; those of clients that do not read to the end are closed."""
+        # Its work then ends as for any client that leaves; uvicorn would cancel it, which is logged as a failure.
+        dropping = asyncio.get_running_loop().call_later(DROP_S, self._drop)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            dropping.cancel()
+
+    def _drop(self) -> None:
+        left = [one for one in self.server_state.connections if isinstance(one, GatewayProtocol)]
+        if left:
+            log.warning("closing %d connections whose clients have not read to the end", len(left))
+        for connection in left:
+            connection.transport.abort()
 
     async def on_tick(self, counter: int) -> bool:
         """Runs ten times a second; true ends the server."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.errors import NotFound
+from gateway.errors import NotFound, NotReady
 from gateway.services import Services
 from gateway.state.store import ResponseStore
 from gateway.translate.chunks import encode_json
@@ -16,6 +16,7 @@ from gateway.translate.responses_object import Body, is_over
 
 _TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _LOST = {"code": "server_error", "message": "The server process that made this response ended before it was done."}
+_GOES_ON = "The server is shutting down. The response goes on elsewhere, and its events can be read."
 _PATIENCE = 2
 """Times that nothing new is heard of a response that is over before its last event is made anew."""
 
@@ -57,7 +58,11 @@ async def _give_up(store: ResponseStore, response_id: str, body: Body) -> None:
 
 
 async def follow(services: Services, response_id: str, owner: str, after: int) -> AsyncGenerator[bytes, None]:
-    """Framed events of a response with numbers above `after`, up to its last one; waits for those to come."""
+    """Framed events of a response with numbers above `after`, up to its last one; waits for those to come.
+
+    In a worker that is draining it ends with an error if the response is made by another one. An error has the number
+    of the event before it: whoever goes on after that misses nothing.
+    """
     last, num_quiet = -1, 0
     try:
         async for events in services.store.events(response_id):
@@ -72,15 +77,19 @@ async def follow(services: Services, response_id: str, owner: str, after: int) -
                 if event.type in _TERMINAL:
                     return
             num_quiet = 0 if events else num_quiet + 1
-            if num_quiet:
+            # Asked first: a response that ends here afterwards is seen to be over.
+            has_left = services.runs.has_left(response_id)
+            if num_quiet or has_left:
                 body = (await read_response(services, response_id, owner))["body"]
+                if has_left and not is_over(body):
+                    raise NotReady(_GOES_ON)
                 if is_over(body) and num_quiet >= _PATIENCE:
                     yield frame(_ending(body, last + 1))
                     return
     except Exception as error:
         told = services.to_reply(error).body["error"]
         fields = {"code": told["code"], "message": told["message"], "param": told["param"]}
-        yield frame(encode_json({"type": "error", **fields, "sequence_number": last + 1}))
+        yield frame(encode_json({"type": "error", **fields, "sequence_number": max(last, after)}))
 
 
 def _ending(body: Body, number: int) -> bytes:

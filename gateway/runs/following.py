@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from gateway.errors import NotFound
+from gateway.errors import NotFound, NotReady
 from gateway.runs.events import DROPPED, ENDS, EventHead, framed, framed_error, framed_event, read_head, run_body
+from gateway.runs.making import GOES_ON
 from gateway.services import Services
 from gateway.state.run_store import RunRecord
 
@@ -33,7 +34,11 @@ async def read_run(services: Services, run_id: str, owner: str) -> RunRecord:
 
 
 async def follow(services: Services, run_id: str, owner: str, after: int) -> AsyncGenerator[bytes, None]:
-    """Framed events with numbers above `after`; ends with the last event of the run, or when it is deleted."""
+    """Framed events with numbers above `after`; ends with the last event of the run, or when it is deleted.
+
+    In a worker that is draining it ends with an error once the run is not worked on there: the reader is to come back,
+    and whichever worker it reaches then goes on behind the last number.
+    """
     last = after
     try:
         record = await read_run(services, run_id, owner)
@@ -53,10 +58,14 @@ async def follow(services: Services, run_id: str, owner: str, after: int) -> Asy
                     yield framed_event(head.type, last, run=run_body(record))
                     return
                 yield framed(data, head)
-            if not events:
+            # Asked first: a run that ends here afterwards is seen to be over.
+            has_left = services.detached_runs.has_left(run_id)
+            if has_left or not events:
                 record = await read_run(services, run_id, owner)
                 if record.is_over and record.last <= last:
                     return
+                if has_left and not record.is_over:
+                    raise NotReady(GOES_ON)
     except Exception as error:
         yield framed_error(services.to_reply(error).body["error"])
 

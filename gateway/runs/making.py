@@ -40,7 +40,8 @@ End = Literal["cancelled", "interrupted", "lost", "handed_over"]
 _CUT_OFF = (RunCancelled, ScriptCrashed, EngineStopped)
 """Errors of a run that has not come to an end by itself."""
 
-_GOES_ON = "The server is shutting down. The run goes on, and its events can be read."
+GOES_ON = "The server is shutting down. The run goes on, and its events can be read."
+"""What those are told who read a run that has been handed over."""
 
 Revive = Callable[[str, RunJournal, Payer], Awaitable[ProgramRun]]
 """Has a run begin again from its journal."""
@@ -148,7 +149,7 @@ class Making:
             is_handed_over = await self._is_handed_over_after(error)
             await close_shielded(self._work)
             if self._attached is not None:
-                self._attached.end(NotReady(_GOES_ON) if is_handed_over else error)
+                self._attached.end(NotReady(GOES_ON) if is_handed_over else error)
         if not is_handed_over and self._end != "lost":
             await self._teller.settle(self._ended(error))
 

@@ -157,6 +157,10 @@ class DetachedRuns:
         await making.end("cancelled")
         return True
 
+    def has_left(self, run_id: str) -> bool:
+        """True once this worker is draining and does not work on the run: if it goes on, then elsewhere."""
+        return self._lifecycle.is_draining and run_id not in self._makings
+
     def watch(self) -> None:
         """Begins to look for runs that nobody works on. Idempotent."""
         self._watch.start()

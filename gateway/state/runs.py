@@ -61,6 +61,10 @@ class BackgroundRuns:
         if self._beating is None or self._beating.done():
             self._beating = asyncio.create_task(self._beat())
 
+    def has_left(self, response_id: str) -> bool:
+        """True once this worker is draining and does not work on the response: if it goes on, then elsewhere."""
+        return self._lifecycle.is_draining and response_id not in self._tasks
+
     async def cancel(self, response_id: str) -> bool:
         """Ends a response that is worked on here and waits for that; false if it is not."""
         task = self._tasks.get(response_id)

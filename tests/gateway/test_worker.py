@@ -25,9 +25,15 @@ BODY = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "tempe
 
 
 class Fleet:
-    """One engine and two workers on one socket."""
+    """One engine and two workers on one socket.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: For all their files.
+        settings: Of the workers.
+    """
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        self._settings = Settings.model_validate({"drain_s": 20, "log_level": "warning", **settings})
         model_path = write_tiny_model(directory / "tiny", "llama")
         config = EngineConfig(model=str(model_path), device="cpu", weights="float32", kv=KVConfig(num_pages=256))
         self.engine = EngineProcess(config, f"ipc://{directory}/engine", log_level="WARNING")
@@ -41,7 +47,7 @@ class Fleet:
         self, index: int, directory: Path, model_path: Path, metrics_dir: Path
     ) -> subprocess.Popen[bytes]:
         settings = WorkerSettings(
-            settings=Settings(drain_s=20, log_level="warning"),
+            settings=self._settings,
             engine_endpoint=f"ipc://{directory}/engine",
             model_path=model_path,
             socket_fd=self._listener.fileno(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -250,6 +251,29 @@ async def test_a_drain_waits_for_it_and_tells_the_truth_when_it_takes_too_long(
     body = await get(reader.client, f"responses/{answer['id']}")
     assert body["status"] == "failed"
     await reader.close()
+
+
+async def test_a_worker_that_drains_ends_streams_of_what_another_makes(
+    workers: tuple[Worker, Worker], engine: ScriptedEngine, model: TextModel
+) -> None:
+    first, second = workers
+    gate = asyncio.Event()
+    engine.script = waits(model, gate)
+    answer = await create(first.client, background=True)
+    here, there = (
+        asyncio.ensure_future(one.client.get(f"{RESPONSES}/{answer['id']}", params={"stream": True})) for one in workers
+    )
+    await until(lambda: engine.streams)
+    for worker in workers:
+        worker.services.lifecycle.begin_drain()
+    cut = [json.loads(line[6:]) for line in (await there).text.splitlines() if line.startswith("data: ")]
+    assert (cut[-1]["type"], cut[-1]["code"]) == ("error", "server_is_overloaded")
+    assert cut[-1]["sequence_number"] == cut[-2]["sequence_number"]
+    gate.set()
+    whole = events_of((await here).text)
+    assert kinds(whole)[-1] == "completed"
+    rest = await replay(second.client, answer["id"], starting_after=cut[-1]["sequence_number"])
+    assert [*cut[:-1], *rest] == whole
 
 
 async def test_it_outlives_a_restart_of_the_store(engine: ScriptedEngine, model: TextModel, tmp_path: Path) -> None:
