@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from engine.drafting.limits import MAX_DRAFT_TOKENS, MAX_MATCH_TOKENS
-from gateway.schemas.base import WireModel
+from gateway.schemas.base import StrictModel, WireModel
 
 MAX_PREDICTION_PARTS = 1024
 """Most parts of one prediction."""
 
 
-class DrafterFields(WireModel):
+class DrafterFields(StrictModel):
     """How tokens are guessed.
 
     Attributes:

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.schemas.base import MAX_FIELDS, WireModel
+from gateway.schemas.base import MAX_FIELDS, StrictModel
 from gateway.schemas.faults import exactly_one
 
 Source = Annotated[str, Field(min_length=1)]
 
 
-class ExtensionFields(WireModel):
+class ExtensionFields(StrictModel):
     """Which program answers a request, and how it is run.
 
     Attributes:
@@ -48,7 +48,7 @@ class ExtensionFields(WireModel):
         return self
 
 
-class SourceRequest(WireModel):
+class SourceRequest(StrictModel):
     """A script to register or to check.
 
     Attributes:

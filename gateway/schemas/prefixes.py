@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from extensions.programs.prefixes import MAX_ALLOWED, Visibility, name_error
-from gateway.schemas.base import MAX_FIELDS, FiniteFloat, TokenId, WireModel
+from gateway.schemas.base import MAX_FIELDS, FiniteFloat, StrictModel, TokenId
 from gateway.schemas.extensions import ExtensionFields
 from gateway.schemas.faults import exactly_one
 from gateway.schemas.messages import Message
@@ -33,7 +33,7 @@ Metadata = Annotated[
 ]
 
 
-class PrefixUse(WireModel):
+class PrefixUse(StrictModel):
     """Which prefix a request goes on from.
 
     Attributes:
@@ -59,7 +59,7 @@ class PrefixUse(WireModel):
         return self.id or self.name or ""
 
 
-class PrefixProgram(WireModel):
+class PrefixProgram(StrictModel):
     """A program whose context is to be kept.
 
     Attributes:
@@ -85,7 +85,7 @@ class PrefixProgram(WireModel):
         return ExtensionFields(source=self.source, name=self.name, args=self.args, limits=self.limits)
 
 
-class PrefixRequest(WireModel):
+class PrefixRequest(StrictModel):
     """A prefix to be computed and kept.
 
     Attributes:
@@ -132,7 +132,7 @@ class PrefixRequest(WireModel):
         return self
 
 
-class PrefixUpdate(WireModel):
+class PrefixUpdate(StrictModel):
     """What is to be otherwise of a prefix.
 
     Attributes:

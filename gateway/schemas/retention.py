@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.schemas.base import FiniteFloat, PositiveCount, WireModel
+from gateway.schemas.base import FiniteFloat, PositiveCount, StrictModel
 
 
-class RetentionWish(WireModel):
+class RetentionWish(StrictModel):
     """A wish to keep the KV of a request and of its answer for those that begin the same.
 
     Attributes:

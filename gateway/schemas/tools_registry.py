@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.schemas.base import MAX_FIELDS, FiniteFloat, PositiveCount, WireModel
+from gateway.schemas.base import MAX_FIELDS, FiniteFloat, PositiveCount, StrictModel, WireModel
 
 Effect = Literal["pure", "idempotent", "once", "irreversible"]
 Fields = Annotated[dict[str, Any], Field(max_length=MAX_FIELDS)]
@@ -59,7 +59,7 @@ class ToolDescription(WireModel):
     list_ttl_s: FiniteFloat | None = None
 
 
-class ToolTestRequest(WireModel):
+class ToolTestRequest(StrictModel):
     """A call of a tool, to see that it works.
 
     Attributes:

@@ -404,6 +404,60 @@ async def test_fields_that_ask_for_nothing_are_accepted(client: httpx.AsyncClien
     )
 
 
+SOURCE = "async def main(request, lm):\n    return 'x'\n"
+MISSPELT = {
+    "extension.limit": {"extension": {"source": SOURCE, "limit": {"wall_s": 1}}},
+    "extension.arg": {"extension": {"source": SOURCE, "arg": {"n": 1}}},
+    "extension.detach": {"extension": {"source": SOURCE, "detach": True}},
+    "extension.strictpath": {"extension": {"source": SOURCE, "strictpath": "device"}},
+    "extension.sorce": {"extension": {"sorce": SOURCE}},
+    "prefix.on_mis": {"prefix": {"name": "p", "on_mis": "fail"}},
+    "retention.ttl": {"retention": {"ttl_s": 5, "ttl": 60}},
+}
+
+
+@pytest.mark.parametrize("param", MISSPELT)
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/v1/responses"])
+async def test_a_misspelt_field_of_an_object_of_our_own_is_refused(
+    client: httpx.AsyncClient, path: str, param: str
+) -> None:
+    body = {CHAT: chat(), TEXT: text()}.get(path, {"input": "hi", "store": False})
+    error = await refused(client, {**body, **MISSPELT[param]}, path, param=param)
+    assert error["code"] == "unknown_parameter"
+    assert f"'{param}'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, chat(drafter={"type": "prompt_lookup", "max_token": 3}), "drafter.max_token"),
+        (TEXT, text(drafter={"type": "prompt_lookup", "max_token": 3}), "drafter.max_token"),
+        ("/v1/prefixes", {"name": "p", "input": "hi", "ttl_s": 60}, "ttl_s"),
+        ("/v1/prefixes", {"name": "p", "program": {"source": SOURCE, "limit": {}}}, "program.limit"),
+        ("/v1/prefixes/pfx_1", {"visible": "tenant"}, "visible"),
+        ("/v1/extensions", {"source": SOURCE, "name": "x"}, "name"),
+        ("/v1/extensions/check", {"source": SOURCE, "name": "x"}, "name"),
+        ("/v1/tools/weather/test", {"argument": {"city": "x"}}, "argument"),
+    ],
+)
+async def test_what_is_ours_alone_takes_no_unknown_names(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], param: str
+) -> None:
+    assert (await refused(client, body, path, param=param))["code"] == "unknown_parameter"
+
+
+async def test_objects_that_others_have_defined_may_have_fields_we_do_not_know(client: httpx.AsyncClient) -> None:
+    await whole(
+        client,
+        chat(
+            structured_outputs={"choice": ["a", "b"], "_backend": "x"},
+            response_format={"type": "text", "of_tomorrow": 1},
+            prediction={"type": "content", "content": "x", "of_tomorrow": 1},
+            tools=[{"type": "function", "function": {"name": "f", "of_tomorrow": 1}, "of_tomorrow": 1}],
+        ),
+    )
+
+
 async def test_a_body_of_countless_fields_is_refused(client: httpx.AsyncClient) -> None:
     error = await refused(client, chat(**dict.fromkeys(map(str, range(1024)), 1)))
     assert error["param"] is None
