@@ -38,6 +38,7 @@ ANSWERS: dict[str, Any] = {
     "POST /v1/detokenize": answers.Detokenized,
     "GET /v1/models": answers.ModelList,
     "GET /v1/models/{model_id}": answers.Model,
+    "GET /": answers.Places,
     "GET /health": answers.State,
     "GET /ping": answers.State,
     "GET /ready": answers.State,

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.caller import caller_of
 from gateway.errors import AuthenticationError
 
-OPEN_PATHS = frozenset({"/health", "/ping", "/ready"})
-"""Paths that load balancers ask without a key."""
+OPEN_PATHS = frozenset({"/", "/health", "/ping", "/ready"})
+"""Paths that need no key: what load balancers ask, and where somebody looks who knows nothing of the server yet."""
 
 
 class ApiKeys:

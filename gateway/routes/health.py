@@ -1,4 +1,4 @@
-"""GET /health, /ping, /ready, /version and /metrics."""
+"""GET /, /health, /ping, /ready, /version and /metrics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from importlib.metadata import version
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
+from gateway.console.files import PATH as CONSOLE_PATH
 from gateway.errors import NotReady
 from gateway.routes.answering import json_response
 from gateway.routes.reading import readable
@@ -14,6 +15,13 @@ from gateway.services import ServicesDep
 from gateway.telemetry import CONTENT_TYPE
 
 router = APIRouter()
+
+
+@readable(router, "/")
+async def root() -> Response:
+    """Where everything is."""
+    # The same for everybody and at any time: it says nothing of the server's state, model or version.
+    return json_response({"server": "wye", "api": "/v1", "console": CONSOLE_PATH, "docs": "/docs"})
 
 
 @readable(router, "/health")

@@ -305,6 +305,15 @@ class State(TypedDict):
     status: Literal["ok", "ready"]
 
 
+class Places(TypedDict):
+    """Paths where everything begins."""
+
+    server: Literal["wye"]
+    api: str
+    console: str
+    docs: str
+
+
 class Version(TypedDict):
     """Which server it is."""
 

@@ -237,7 +237,7 @@ async def test_scores_and_rankings_are_answered_as_described(
         check_answer(description, f"POST {path}", answer)
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/{model_id}", "/health", "/ping", "/ready", "/version"])
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/v1/models/{model_id}", "/health", "/ping", "/ready", "/version"])
 async def test_questions_about_the_server_are_answered_as_described(
     client: httpx.AsyncClient, description: Body, path: str
 ) -> None:

@@ -393,6 +393,20 @@ async def test_unknown_ids_are_not_detokenised(client: httpx.AsyncClient) -> Non
     await refused(client, {}, "/tokenize", param="prompt")
 
 
+async def test_the_root_tells_where_everything_is_without_a_key(locked: httpx.AsyncClient) -> None:
+    answer = await locked.get("/")
+    places = answer.json()
+    assert (answer.status_code, places) == (
+        200,
+        {"server": "wye", "api": "/v1", "console": "/console", "docs": "/docs"},
+    )
+    assert (await locked.get(places["console"])).status_code == 200
+    for path in (places["docs"], places["api"] + "/models"):
+        assert (await locked.get(path)).status_code == 401  # they are there, and need a key
+    assert (await locked.head("/")).status_code == 200
+    assert (await locked.post("/")).status_code == 405
+
+
 async def test_the_version_is_that_of_the_distribution(client: httpx.AsyncClient) -> None:
     assert (await client.get("/version")).json() == {"version": version("wye")}
 
