@@ -405,7 +405,7 @@ async def test_fields_that_ask_for_nothing_are_accepted(client: httpx.AsyncClien
 
 
 SOURCE = "async def main(request, lm):\n    return 'x'\n"
-MISSPELT = {
+MISSPELT: dict[str, dict[str, Any]] = {
     "extension.limit": {"extension": {"source": SOURCE, "limit": {"wall_s": 1}}},
     "extension.arg": {"extension": {"source": SOURCE, "arg": {"n": 1}}},
     "extension.detach": {"extension": {"source": SOURCE, "detach": True}},
