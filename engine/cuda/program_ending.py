@@ -78,7 +78,8 @@ class ProgramEnding:
         """The program with scratch memory of its own, whose address a recorded step keeps."""
         num_lanes, vocab_size = logits.shape
         if num_lanes not in self._programs:
-            self._programs[num_lanes] = TorchProgram(self.table.bound.graph, vocab_size, logits.device)
+            graph = self.table.bound.graph  # draws are the recorded step's own, and keys for them are not handed over
+            self._programs[num_lanes] = TorchProgram(graph, vocab_size, logits.device, joins_draw=False)
         return self._programs[num_lanes]
 
     def _take_tokens(
