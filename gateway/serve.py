@@ -32,14 +32,13 @@ from gateway.settings import Settings, WorkerSettings
 from gateway.signals import SignalInbox
 from gateway.state.embedded import EmbeddedRedis
 from gateway.state.private import private_redis
+from gateway.stopping import ENGINE_GRACE_S, WORKER_GRACE_S
 
 EXIT_OK = 0
 EXIT_FORCED = 130
 
 _POLL_S = 0.25
 _LOADING_POLL_S = 0.05
-_WORKER_GRACE_S = 5.0
-"""Added to the drain time before a worker that does not end is killed."""
 
 
 class Reporter(Protocol):
@@ -69,6 +68,7 @@ class ServePlan:
         state_dir: Where a private Redis keeps its data, unless the settings say; None runs none.
         worker_module: Program of one gateway worker.
         restarts: Patience with processes that die.
+        grace_s: Seconds beside `drain_s` before a worker that does not end is killed.
     """
 
     settings: Settings
@@ -77,6 +77,7 @@ class ServePlan:
     state_dir: Path | None = None
     worker_module: str = "gateway.worker"
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    grace_s: float = WORKER_GRACE_S
 
 
 def serve(plan: ServePlan, listener: socket.socket, reporter: Reporter) -> int:
@@ -199,7 +200,7 @@ class _Supervisor:
         self._reporter.note(f"stopping: requests in flight have {drain_s:g} s to finish; again to stop at once")
         for worker in self._workers:
             worker.terminate()
-        deadline_s = time.monotonic() + drain_s + _WORKER_GRACE_S
+        deadline_s = time.monotonic() + drain_s + self._plan.grace_s
         while any(worker.exit_code is None for worker in self._workers):
             if self._signals.num_stops > 1:
                 self._reporter.note("stopping at once")
@@ -208,7 +209,7 @@ class _Supervisor:
                 self._reporter.note("some requests did not finish in time")
                 break
             self._signals.wait(_POLL_S)
-        self._engine.stop(_WORKER_GRACE_S)
+        self._engine.stop(ENGINE_GRACE_S)
         self._reporter.note("stopped")
         return EXIT_OK
 

@@ -24,15 +24,10 @@ from gateway.logs import configure_logging
 from gateway.protocol import GatewayProtocol
 from gateway.services import Services
 from gateway.settings import Settings, WorkerSettings
+from gateway.stopping import DROP_S, FLUSH_S
 from gateway.tracing import start_tracing
 
 log = logging.getLogger(__name__)
-
-FLUSH_S = 5.0
-"""Seconds that streams get to send their last event once the engine's door is closed."""
-
-DROP_S = 3.0
-"""Seconds after a drain in which connections are to end; then they are closed, whatever their clients have not read."""
 
 
 class DrainingServer(uvicorn.Server):

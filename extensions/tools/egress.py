@@ -8,6 +8,7 @@ name. Redirects are not followed, proxies of the environment are not used, one c
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +19,8 @@ from ssl import SSLContext
 import httpx2
 
 from extensions.tools.errors import EgressDenied, ToolInvalid
+
+log = logging.getLogger(__name__)
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -31,6 +34,7 @@ _ODD = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "20
 
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?|\*")
 _MAX_TRIED = 4
+_UNNAMED = "the tool is at an address that is not allowed; its operator finds the address in the log"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +85,8 @@ class EgressPolicy:
             local: This machine is allowed.
 
         Raises:
-            EgressDenied: The server does not talk to it.
+            EgressDenied: The server does not talk to it. Its message names the host alone; the address and the setting
+                that could allow it are its `detail`.
         """
         real = _real(address)
         is_known = real not in _METADATA and (
@@ -93,9 +98,10 @@ class EgressPolicy:
         if real in _METADATA or not _is_public(real):
             where = f"{host} is" if _is_address(host) else f"{host} is at {address}, which is"
             outside = " and not in a network of WYE_TOOL_NETWORKS" if inside and real not in _METADATA else ""
-            raise EgressDenied(f"{where} no public address{outside}")
+            told = f"{host} is no public address" if _is_address(host) else f"{host} is at an address that is not allowed"
+            raise EgressDenied(told, detail=f"{where} no public address{outside}")
         if is_plain:
-            raise EgressDenied(f"{host} is at the public address {address}: use https://")
+            raise EgressDenied(f"{host}: use https://", detail=f"{host} is at the public address {address}: use https://")
 
 
 def ascii_host(url: httpx2.URL) -> str:
@@ -186,13 +192,19 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         except (OSError, ValueError, UnicodeError) as error:
             raise httpx2.ConnectError(f"{host} cannot be found: {error}", request=None) from error
         for address in found:
-            self._policy.check(
-                address,
-                host,
-                is_plain=url.scheme == "http",
-                inside=self._is_trusted or self._policy.names(host),
-                local=self._is_trusted,
-            )
+            try:
+                self._policy.check(
+                    address,
+                    host,
+                    is_plain=url.scheme == "http",
+                    inside=self._is_trusted or self._policy.names(host),
+                    local=self._is_trusted,
+                )
+            except EgressDenied as error:
+                log.warning("not reached: %s", error.detail)
+                if self._is_trusted:  # whoever calls it has not named the host, and need not know it
+                    raise EgressDenied(_UNNAMED, detail=error.detail) from None
+                raise
         if not found:
             raise httpx2.ConnectError(f"{host} has no address", request=None)
         return found[:_MAX_TRIED]

@@ -81,9 +81,17 @@ class ToolDenied(ToolError):
 
 
 class EgressDenied(ToolError):
-    """Not an address to talk to."""
+    """Not an address to talk to.
+
+    Attributes:
+        detail: The same for operators: it may tell what a name stands for inside.
+    """
 
     code = "egress_denied"
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail or message
 
 
 class ToolTimeout(ToolError):

@@ -20,6 +20,14 @@ def owner_of(request: Request, services: Services) -> str:
     return label_of_key(key.strip().encode("latin-1"))
 
 
+def is_operator(request: Request, services: Services) -> bool:
+    """Whether nobody but the server's operator can be asking: with a key of the settings where tenants have keys of
+    their own, else with the only key there is, or with none where none is needed."""
+    if (principal := principal_of(request.scope)) is not None:
+        return not principal.tenant
+    return len(services.settings.api_keys) <= 1
+
+
 def payer_of(request: Request, services: Services, cache_salt: str | None) -> Payer:
     """Who pays for the work of a request.
 

@@ -10,13 +10,13 @@ from fastapi import APIRouter, Query, Request, Response
 
 from extensions.errors import ProgramInvalid
 from extensions.tools.catalog import ToolCaller
-from extensions.tools.errors import ToolNotFound
+from extensions.tools.errors import EgressDenied, ToolNotFound
 from extensions.tools.servers import McpServer
 from extensions.tools.spec import ToolSpec
 from gateway.openapi import takes
 from gateway.routes.answering import json_response
 from gateway.routes.listing import Limit
-from gateway.routes.owning import owner_of, payer_of
+from gateway.routes.owning import is_operator, owner_of, payer_of
 from gateway.routes.reading import readable
 from gateway.schemas.tools_registry import ToolDescription, ToolTestRequest
 from gateway.services import Services, ServicesDep, read_body
@@ -94,7 +94,13 @@ async def test_tool(tool_id: str, request: Request, services: ServicesDep) -> Re
     run_id = f"test_{uuid.uuid4().hex}"
     caller = ToolCaller(account=owner, salt=payer.salt, run_id=run_id, note=payer.note)
     work = _test(services, entry.target, body, caller)
-    return json_response({"id": tool_id, "object": "tool.test"} | await unless_disconnected(request.receive, work))
+    try:
+        tested = await unless_disconnected(request.receive, work)
+    except EgressDenied as error:
+        if is_operator(request, services):
+            error.message = error.detail
+        raise
+    return json_response({"id": tool_id, "object": "tool.test"} | tested)
 
 
 async def _test(

@@ -88,7 +88,7 @@ def _address_problem(url: httpx2.URL, found: dict[str, Sequence[str] | OSError],
             real = ip_address(address.partition("%")[0])
             egress.check(real, host, is_plain=url.scheme == "http", inside=True, local=True)
         except EgressDenied as error:
-            return error.message
+            return error.detail
     return None
 
 

@@ -156,8 +156,8 @@ def test_a_second_signal_ends_at_once(start: Start) -> None:
     assert gone(children)
 
 
-def test_a_worker_that_never_ends_is_killed_after_the_drain_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = start({"FAKE_WORKER": "stubborn"}, drain_s=0)
+def test_a_worker_that_never_ends_is_killed_after_the_drain_time(start: Start) -> None:
+    running = start({"FAKE_WORKER": "stubborn"}, drain_s=0, grace_s=1)
     assert running.url
     children = running.children()
     running.process.send_signal(signal.SIGTERM)

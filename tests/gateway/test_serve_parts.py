@@ -26,7 +26,16 @@ from gateway.restarts import RestartPolicy, Restarts
 from gateway.rundir import run_directory
 from gateway.settings import Settings
 from gateway.signals import SignalInbox
+from gateway.stopping import ENGINE_GRACE_S, FLUSH_S, WORKER_GRACE_S
 from tests.gateway.serving.harness import INFO
+
+
+def test_whoever_waits_for_a_stop_waits_longer_than_its_steps_take() -> None:
+    assert WORKER_GRACE_S > 2 * FLUSH_S  # streams end, then connections
+    compose = (Path(__file__).parents[2] / "docker-compose.yml").read_text()
+    found = re.search(r"stop_grace_period: (\d+)s", compose)
+    assert found is not None
+    assert int(found[1]) > Settings.model_fields["drain_s"].default + WORKER_GRACE_S + ENGINE_GRACE_S
 
 
 def test_pauses_grow_until_patience_ends() -> None:

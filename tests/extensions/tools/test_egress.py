@@ -117,9 +117,28 @@ async def test_a_name_that_means_something_else_a_moment_later_changes_nothing(s
 
 async def test_a_name_with_one_address_inside_is_refused_as_a_whole() -> None:
     find, asked = resolver(["93.184.215.14", "127.0.0.1"])
-    with pytest.raises(EgressDenied, match="127"):
+    with pytest.raises(EgressDenied, match="rebind.example"):
         await ask(ToolBox(resolver=find), "https://rebind.example/")
     assert asked == ["rebind.example"]
+
+
+async def test_what_a_name_stands_for_inside_is_told_to_operators_alone(caplog: pytest.LogCaptureFixture) -> None:
+    find, _ = resolver(["10.9.8.7"])
+    detail = "secret.corp is at 10.9.8.7, which is no public address"
+    with pytest.raises(EgressDenied) as tenants:
+        await ask(ToolBox(resolver=find), "https://secret.corp/")
+    with pytest.raises(EgressDenied) as programs:
+        await fetched(ToolBox(egress=EgressPolicy.read(["*"], []), resolver=find), "https://secret.corp/")
+    for caught in (tenants.value, programs.value):
+        assert (str(caught), caught.detail) == ("secret.corp is at an address that is not allowed", detail)
+    with pytest.raises(EgressDenied) as operators:
+        await ask(ToolBox(resolver=find), "https://secret.corp/", environ={})
+    assert "10.9" not in str(operators.value)
+    assert "secret.corp" not in str(operators.value)
+    assert operators.value.detail == f"{detail} and not in a network of WYE_TOOL_NETWORKS"
+    assert [one.getMessage().removeprefix("not reached: ") for one in caplog.records] == [
+        detail, detail, operators.value.detail,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The supervisor as a program, with an engine process that does nothing, telling what happens as JSON lines.
 
-Its one argument is a JSON object: `workers`, `drain_s`, `engine` (`ok`, `fails`, `dies`, `loads_forever`), `policy`.
+Its one argument is a JSON object: `workers`, `drain_s`, `engine` (`ok`, `fails`, `dies`, `loads_forever`), `policy`,
+`grace_s`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gateway.listening import bind_socket
 from gateway.restarts import RestartPolicy
 from gateway.serve import ServePlan, serve
 from gateway.settings import Settings
+from gateway.stopping import WORKER_GRACE_S
 
 INFO = EngineInfo(
     epoch="0",
@@ -127,6 +129,7 @@ def main(options: dict[str, Any]) -> int:
         make_engine=make_engine,
         worker_module="tests.gateway.serving.fake_worker",
         restarts=policy,
+        grace_s=options.get("grace_s", WORKER_GRACE_S),
     )
     with bind_socket(settings.host, settings.port) as listener:
         try:

@@ -14,7 +14,7 @@ from gateway.caller import Caller
 from gateway.tenancy.keys import NewKey
 from gateway.tenancy.limits import TenantLimits
 from tests.fakes import MODEL
-from tests.gateway.tenancy.conftest import ADMIN_KEY, Served, bearer
+from tests.gateway.tenancy.conftest import ADMIN_KEY, OPERATOR_KEY, Served, bearer
 
 SOURCE = """async def main(request, lm):
     return 1
@@ -168,3 +168,16 @@ async def test_another_key_of_a_service_account_has_its_limits(served: Served) -
 async def test_a_cursor_or_a_time_that_is_none_is_told(served: Served, query: str) -> None:
     answer = await served.get(f"/v1/{query}", ADMIN_KEY)
     assert answer.status_code == 400
+
+
+async def test_the_operators_key_is_told_where_a_tool_would_have_gone_and_a_tenants_is_not(served: Served) -> None:
+    tool = {"name": "inside", "kind": "http", "http": {"url": "https://localhost/"}}
+    told = []
+    for key in (OPERATOR_KEY, (await served.key()).value):
+        made = await served.client.post("/v1/tools", json=tool, headers=bearer(key))
+        assert made.status_code == 200, made.text
+        answer = await served.client.post("/v1/tools/inside/test", json={}, headers=bearer(key))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "egress_denied")
+        told.append(answer.json()["error"]["message"])
+    assert "which is no public address" in told[0]
+    assert told[1] == "localhost is at an address that is not allowed"

@@ -169,6 +169,19 @@ async def test_a_tenants_tool_does_not_reach_what_is_inside(client: httpx.AsyncC
     assert error["code"] == "egress_denied"
 
 
+@pytest.mark.parametrize(("keys", "is_told"), [(("ann", "bob"), False), (("ann",), True)])
+async def test_what_a_name_stands_for_inside_is_told_to_the_operator_alone(
+    engine: ScriptedEngine, model: TextModel, redis_url: str, keys: tuple[str, ...], is_told: bool
+) -> None:
+    app = create_app(make_settings(redis_url=redis_url, api_keys=keys), engine=engine, text=model)
+    async with client_of(app, "ann") as client:
+        await add(client, {"name": "inside", "kind": "http", "http": {"url": "https://localhost/"}})
+        error = error_of(await client.post("/v1/tools/inside/test", json={}), 403)
+    await app.state.services.aclose()
+    assert error["message"].startswith("localhost is at ")
+    assert ("127.0.0.1" in error["message"] or "::1" in error["message"]) == is_told
+
+
 async def test_a_tool_is_tested_by_a_call(client: httpx.AsyncClient, service: Service) -> None:
     tested = (await client.post("/v1/tools/weather/test", json={"arguments": {"city": "Oslo"}})).json()
     assert (tested["output"], tested["is_error"]) == ('{"city":"Oslo","degrees":21}', False)
