@@ -108,7 +108,7 @@ def measure(options: argparse.Namespace, width: int, *, served: bool, watch: Sto
         watch: Counts the parts; it costs time itself.
     """
     model = IdleModel(options.work, options.work_ms)
-    engine = IdleEngine(model=model, overlap=not options.no_overlap)
+    engine = IdleEngine(model=model, width=width, overlap=not options.no_overlap)
     loop = engine.loop
     try:
         heard = (run_server if served else run_loop)(loop, options, width)

@@ -12,10 +12,10 @@ import torch
 
 from engine.kv.manager import KVManager
 from engine.kv.storage import KVStorage
-from engine.loop import EngineLoop
+from engine.loop import EngineLoop, Prepared
 from engine.models.config import ModelConfig
 from engine.models.step import StepInputs
-from engine.request import EngineInfo, GenerationDefaults
+from engine.request import EngineInfo, GenerateRequest, GenerationDefaults, TokenEvent
 from engine.runner.runner import ModelRunner, StepHandle
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import Batch
@@ -124,6 +124,25 @@ class NotingRunner(ModelRunner):
         return handle
 
 
+class GatheringLoop(EngineLoop):
+    """The real loop; begins once as many requests are there as are to be decoded together.
+
+    Attributes:
+        num_awaited: Requests that must still come before the first step.
+    """
+
+    num_awaited = 0
+
+    def submit(self, request: GenerateRequest, prepared: Prepared | None = None) -> None:
+        """See `EngineLoop.submit`."""
+        super().submit(request, prepared)
+        self.num_awaited -= 1
+
+    def step(self) -> list[TokenEvent]:
+        """See `EngineLoop.step`."""
+        return [] if self.num_awaited > 0 else super().step()
+
+
 @dataclass(kw_only=True, slots=True)
 class IdleEngine:
     """A loop over an idle model.
@@ -132,12 +151,14 @@ class IdleEngine:
         model: Keeps the marks.
         runner: The real runner and sampler.
         loop: The real loop, scheduler and pool.
+        width: Sequences that are decoded together; the first step waits for all of them.
         overlap: Prepare a step while another runs.
     """
 
     model: IdleModel
     runner: NotingRunner = field(init=False)
-    loop: EngineLoop = field(init=False)
+    loop: GatheringLoop = field(init=False)
+    width: int
     overlap: bool = True
 
     def __post_init__(self) -> None:
@@ -163,12 +184,13 @@ class IdleEngine:
         )
         self.runner = NotingRunner(model=self.model, storage=storage, state=state, num_threads=1)
         self.runner.submitted_ns = []
-        self.loop = EngineLoop(
+        self.loop = GatheringLoop(
             info=_info(),
             scheduler=scheduler,
             runner=self.runner,
             overlap=self.overlap,
         )
+        self.loop.num_awaited = self.width
 
 
 def _info() -> EngineInfo:

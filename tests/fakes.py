@@ -313,6 +313,7 @@ class ScriptedEngine:
         num_taken: Events that were taken without their reader.
         streams: Those that run, by id.
         refusal: Raised by the next submissions if not None.
+        num_refused: Submissions that it was raised by.
         num_cached_tokens: Reported for every request.
         kv_kib_ms: What every sequence is said to have been charged.
         charges: What the KV of each account is said to have come to; a test may fill it.
@@ -330,6 +331,7 @@ class ScriptedEngine:
         self.num_taken = 0
         self.streams: dict[str, ScriptedStream] = {}
         self.refusal: EngineError | None = None
+        self.num_refused = 0
         self.num_cached_tokens = 0
         self.kv_kib_ms = 0
         self.governed: list[AccountCommand] = []
@@ -387,6 +389,7 @@ class ScriptedEngine:
     async def submit(self, request: GenerateRequest) -> ScriptedStream:
         """See `EngineClient.submit`."""
         if self.refusal is not None:
+            self.num_refused += 1
             raise self.refusal
         history = self.contexts.history(request.context_id) if request.context_id else []
         validate_request(request, self.info, len(history))
@@ -452,7 +455,7 @@ def scripted_client(engine: ScriptedEngine, text: TextModel, **settings: object)
     """An HTTP client of an app over a scripted engine, without sockets."""
     app = create_app(make_settings(**settings), engine=engine, text=text)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30)
+    return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60)
 
 
 def make_settings(**settings: object) -> Settings:
@@ -492,6 +495,12 @@ class RunningServer:
         return count
 
     @property
+    def is_draining(self) -> bool:
+        """True once it takes no new work."""
+        draining: bool = self._app.state.services.lifecycle.is_draining
+        return draining
+
+    @property
     def is_running(self) -> bool:
         """False once the server has ended."""
         return self._thread.is_alive()
@@ -499,7 +508,7 @@ class RunningServer:
     def start(self) -> None:
         """Returns once the server listens."""
         self._thread.start()
-        with httpx.Client() as client:
+        with httpx.Client(timeout=60) as client:
             client.get(self.url + "/version")
 
     def call(self, function: Callable[[], object]) -> None:
@@ -510,7 +519,7 @@ class RunningServer:
         """What a signal does."""
         self._server.begin_drain()
 
-    def join(self, timeout_s: float = 10.0) -> None:
+    def join(self, timeout_s: float = 60.0) -> None:
         """Waits for the end of the server."""
         self._thread.join(timeout_s)
 
@@ -519,7 +528,7 @@ class RunningServer:
         if self._thread.is_alive():
             self.call(lambda: setattr(self._server, "force_exit", True))
             self.call(lambda: setattr(self._server, "should_exit", True))
-            self._thread.join(20)
+            self._thread.join(60)
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ class Watched:
             return await submit(request)
 
         engine.submit = submit_and_note  # type: ignore[method-assign]
-        self.runtime = Runtime(engine, text, sandbox=PoolOptions(min_workers=1, max_workers=2, checkout_s=20))
+        self.runtime = Runtime(engine, text, sandbox=PoolOptions(min_workers=1, max_workers=2, checkout_s=60))
 
     async def run(self, source: str, *, salt: str, **request: Any) -> ProgramOutcome:
         """Runs a script to its end; what it asks of the engine is in `requests`."""

@@ -33,7 +33,7 @@ def test_make_serve_serves_until_ctrl_c_and_exits_0(model_store: Path, monkeypat
         {"WYE_HOME": str(model_store), "NO_COLOR": "1"},
     )
     session.wait_for("Ctrl-C")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=60) as answer:
         assert json.load(answer)["data"][0]["id"] == MODEL
     session.press(CTRL_C)
     assert session.wait() == 0, session.output

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium here
 PHONE = {"width": 360, "height": 740}
 KEY = "a-key-of-the-settings"
 ADMIN_KEY = "the-key-of-the-administrator"
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 
 PROGRAM = """
 async def main(request, lm):

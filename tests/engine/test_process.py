@@ -75,7 +75,7 @@ async def _tokens(connection: EngineConnection, request: GenerateRequest) -> lis
 
 async def _until(condition: object) -> None:
     assert callable(condition)
-    for _ in range(400):
+    for _ in range(2400):
         if condition():
             return
         await asyncio.sleep(0.025)

@@ -70,7 +70,7 @@ async def test_every_message_is_taken_in_order_whatever_is_sent_meanwhile(
             near.send(b"swallows news")
             reader.check()
             await asyncio.sleep(0)
-        await asyncio.wait_for(taken.are_here.wait(), 20)
+        await asyncio.wait_for(taken.are_here.wait(), 60)
     finally:
         reader.close()
     assert taken == wanted
@@ -90,7 +90,7 @@ async def test_it_looks_once_for_many_checks(pair: tuple[zmq.Socket[bytes], zmq.
         assert Counted.num_asked - before == 1
         far.send(b"later")
         reader.check()
-        await asyncio.wait_for(taken.are_here.wait(), 20)
+        await asyncio.wait_for(taken.are_here.wait(), 60)
     finally:
         reader.close()
     assert taken == [b"later"]
@@ -106,7 +106,7 @@ async def test_what_was_taken_is_settled_when_no_more_is_there(
         far.send(b"%d" % number)
     reader = SocketReader(near, taken.take, never, lambda: settled.append(len(taken)))
     try:
-        await asyncio.wait_for(taken.are_here.wait(), 20)
+        await asyncio.wait_for(taken.are_here.wait(), 60)
         reader.check()
         await asyncio.sleep(0.01)
     finally:
@@ -126,7 +126,7 @@ async def test_an_error_of_settling_ends_the_reading_like_any_other(
     far.send(b"x")
     reader = SocketReader(near, Taken(near, 1).take, broken.put_nowait, settle)
     reader.check()
-    assert str(await asyncio.wait_for(broken.get(), 20)) == "unsettled"
+    assert str(await asyncio.wait_for(broken.get(), 60)) == "unsettled"
 
 
 async def test_nothing_is_taken_once_it_is_closed_or_broke(
@@ -143,7 +143,7 @@ async def test_nothing_is_taken_once_it_is_closed_or_broke(
     for _ in range(3):
         far.send(b"x")
     reader.check()
-    error = await asyncio.wait_for(broken.get(), 20)
+    error = await asyncio.wait_for(broken.get(), 60)
     reader.check()
     await asyncio.sleep(0.01)
     assert str(error) == "unreadable"

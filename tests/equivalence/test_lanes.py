@@ -158,7 +158,7 @@ async def test_lanes_that_must_yield_their_pages_draw_the_same_tokens(model: Pat
             for lane in first:
                 lane.release()
         drawn = await asyncio.gather(*[_drawn(pair, options) for pair in pairs])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while engine.stats.num_preemptions == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         for pair in pairs:

@@ -59,7 +59,7 @@ async def runtime(request: pytest.FixtureRequest, model: Path) -> AsyncIterator[
 
 async def no_page_is_used(engine: Any) -> None:
     """Waits until the engine says that nobody holds a page."""
-    for _ in range(200):
+    for _ in range(1200):
         if engine.stats.num_used_pages == 0 and engine.stats.num_running == 0:
             return
         await asyncio.sleep(0.05)

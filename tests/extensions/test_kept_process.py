@@ -48,7 +48,7 @@ async def runtime(process: EngineProcess, model: Path) -> AsyncIterator[Runtime]
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(600):
+    for _ in range(1200):
         if condition():
             return
         await asyncio.sleep(0.05)
@@ -109,7 +109,7 @@ async def test_a_map_of_the_pool_tells_who_pays_for_which_pages(
 
 async def eventually(runtime: Runtime, condition: Callable[[KVMap], bool]) -> KVMap:
     """Maps are drawn anew only after a moment."""
-    for _ in range(600):
+    for _ in range(1200):
         if condition(drawn := await runtime.engine.describe_kv()):
             return drawn
         await asyncio.sleep(0.05)

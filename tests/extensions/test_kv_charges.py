@@ -43,7 +43,7 @@ async def connection(process: EngineProcess) -> AsyncIterator[EngineConnection]:
 
 async def settled(connection: EngineConnection, account: str) -> int:
     """What an account has been charged, once it holds nothing any more."""
-    for _ in range(200):
+    for _ in range(1200):
         charge = connection.charges.get(account)
         if charge is not None and charge.level_kib == 0 and connection.stats.num_running == 0:
             return charge.total_kib_ms
@@ -133,7 +133,7 @@ async def test_an_account_at_its_ceiling_is_refused_and_an_idle_engine_takes_wha
     await context.prefill()
     assert (await context.info()).residency == "device"
     connection.tell(SetCeilings({"poor": context.kv_kib_ms}))
-    for _ in range(100):
+    for _ in range(1200):
         if (await context.info()).residency == "tokens":
             break
         await asyncio.sleep(0.05)

@@ -100,7 +100,7 @@ def server(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory
 def administered(server: RunningServer) -> Body:
     """The same, of things that administrators have made."""
     projects = "/v1/organization/projects"
-    with httpx.Client(base_url=server.url, headers=headers_for(projects)) as client:
+    with httpx.Client(base_url=server.url, headers=headers_for(projects), timeout=60) as client:
         project = client.post(projects, json={"name": "one"}).json()["id"]
         account = client.post(f"{projects}/{project}/service_accounts", json={"name": "robot"}).json()
         return {
@@ -115,7 +115,7 @@ def administered(server: RunningServer) -> Body:
 @pytest.fixture
 def known(server: RunningServer) -> Body:
     """Path parameters of things that are there."""
-    with httpx.Client(base_url=server.url, headers=headers_for("/v1/responses")) as client:
+    with httpx.Client(base_url=server.url, headers=headers_for("/v1/responses"), timeout=60) as client:
         conversation = client.post("/v1/conversations", json={"items": [{"role": "user", "content": "hi"}]}).json()
         items = client.get(f"/v1/conversations/{conversation['id']}/items").json()
         file = client.post("/v1/files", files={"file": b"{}"}, data={"purpose": "batch"}).json()
@@ -146,7 +146,7 @@ def test_an_operation_answers_as_described(server: RunningServer, known: Body, o
         if is_known:
             case.path_parameters.update({name: known[name] for name in case.path_parameters})
         headers = headers_for(operation.path)
-        case.call_and_validate(base_url=server.url, headers=headers, excluded_checks=UNTOLD, timeout=30)
+        case.call_and_validate(base_url=server.url, headers=headers, excluded_checks=UNTOLD, timeout=60)
 
     check()
 
@@ -165,7 +165,7 @@ def test_a_plain_request_with_a_few_fields_more_answers_as_described(
         names = rng.sample(sorted(case.body), min(len(case.body), 2))
         case.body = {**PLAIN[operation.label], **{name: case.body[name] for name in names}}
         headers = headers_for(operation.path)
-        answer = case.call_and_validate(base_url=server.url, headers=headers, excluded_checks=UNTOLD, timeout=30)
+        answer = case.call_and_validate(base_url=server.url, headers=headers, excluded_checks=UNTOLD, timeout=60)
         statuses.add(answer.status_code)
 
     check()

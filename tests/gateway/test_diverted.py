@@ -66,7 +66,7 @@ async def test_a_client_sees_the_same_bytes(model: TextModel, path: str, body: B
     async with scripted_client(reading, model) as client:
         read = events_of(await client.post(path, json=body))
     with running_server(diverting, model) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             diverted = events_of(await client.post(path, json=body))
     assert diverted == read
     assert reading.num_taken == 0
@@ -84,7 +84,7 @@ async def test_whole_answers_are_collected_without_their_reader(model: TextModel
 async def test_a_failure_between_tokens_ends_the_stream_with_its_error(model: TextModel) -> None:
     engine = slow_engine(model, EngineStopped("the engine process ended"))
     with running_server(engine, model) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             *before, error, done = data_lines((await client.post(TEXT, json=text(max_tokens=90, stream=True))).text)
     assert '"error"' in error
     assert done == "[DONE]"

@@ -279,7 +279,7 @@ async def test_a_request_of_many_texts_has_a_few_at_a_time_in_the_engine(
 
 async def eventually(holds: Callable[[], bool]) -> None:
     """Waits until something is so, for no more than some seconds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - the server runs in a thread of its own
             await asyncio.sleep(0.01)
 

@@ -135,7 +135,7 @@ async def test_g_51_a_client_error_is_tried_once(sdk: openai.AsyncOpenAI, server
             cast_to=openai.types.chat.ChatCompletion,
         )
     assert bad.value.param == "messages[0].content"
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
         metrics = (await client.get("/metrics")).text
     assert 'wye_http_requests_total{method="POST",route="/v1/chat/completions",status="400"} 1.0' in metrics
 

@@ -28,7 +28,7 @@ def exchange(server: RunningServer, *parts: bytes) -> bytes:
     """Sends bytes; returns all that comes until the server closes."""
     host, port = server.url.removeprefix("http://").split(":")
     received = b""
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         for part in parts:
             connection.sendall(part)
         while data := connection.recv(65536):
@@ -73,7 +73,7 @@ def error_in(answer: bytes, status: int) -> Body:
 )
 def test_what_is_no_http_is_refused_in_the_error_shape(server: RunningServer, raw: bytes) -> None:
     assert error_in(exchange(server, raw), 400)["message"]
-    assert httpx.get(server.url + "/health").status_code == 200
+    assert httpx.get(server.url + "/health", timeout=60).status_code == 200
 
 
 def test_an_unknown_verb_is_not_allowed_in_the_error_shape(server: RunningServer) -> None:
@@ -97,14 +97,14 @@ def test_headers_without_end_are_refused(server: RunningServer) -> None:
 
 def test_a_long_body_is_no_long_head(server: RunningServer) -> None:
     body = json.dumps(chat(user="x" * 4 * MAX_HEAD_BYTES)).encode()
-    assert httpx.post(server.url + CHAT, content=body).status_code == 200
+    assert httpx.post(server.url + CHAT, content=body, timeout=60).status_code == 200
 
 
 def test_an_answer_on_its_way_is_not_followed_by_a_refusal(server: RunningServer, engine: ScriptedEngine) -> None:
     engine.script = lambda request, index: [[40], 0.5, [41]]
     host, port = server.url.removeprefix("http://").split(":")
     request = b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (CHAT.encode(), len(BODY))
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(request + BODY)
         received = connection.recv(65536)
         connection.sendall(b"garbage\r\n\r\n")

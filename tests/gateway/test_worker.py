@@ -62,7 +62,7 @@ class Fleet:
 
     def get(self, path: str) -> httpx.Response:
         """Asks over a fresh connection, so that any worker may answer."""
-        return httpx.get(self.url + path, timeout=10)
+        return httpx.get(self.url + path, timeout=60)
 
     def wait(self, path: str, status: int, patience_s: float = 60.0) -> None:
         """Waits until a few answers in a row, most likely of both workers, have that status."""
@@ -100,16 +100,16 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 def test_workers_wait_for_the_engine_serve_together_and_drain(fleet: Fleet) -> None:
     fleet.wait("/ready", 503)
-    error_of(httpx.post(fleet.url + CHAT, json=BODY), 503)
+    error_of(httpx.post(fleet.url + CHAT, json=BODY, timeout=60), 503)
     fleet.engine.start()
     fleet.engine.wait_ready(60)
     fleet.wait("/ready", 200)
 
-    answers = [httpx.post(fleet.url + CHAT, json=BODY, timeout=30).json() for _ in range(8)]
+    answers = [httpx.post(fleet.url + CHAT, json=BODY, timeout=60).json() for _ in range(8)]
     texts = {answer["choices"][0]["message"]["content"] for answer in answers}
     assert len(texts) == 1
     assert answers[0]["usage"]["completion_tokens"] == 8
-    streamed = httpx.post(fleet.url + CHAT, json={**BODY, "stream": True}, timeout=30)
+    streamed = httpx.post(fleet.url + CHAT, json={**BODY, "stream": True}, timeout=60)
     assert joined(chunks(streamed.text)) in texts
 
     for _ in range(4):
@@ -120,7 +120,7 @@ def test_workers_wait_for_the_engine_serve_together_and_drain(fleet: Fleet) -> N
 
     for worker in fleet.workers:
         worker.send_signal(signal.SIGTERM)
-    assert [worker.wait(30) for worker in fleet.workers] == [0, 0]
+    assert [worker.wait(60) for worker in fleet.workers] == [0, 0]
 
 
 def test_workers_outlive_the_engine(fleet: Fleet) -> None:
@@ -128,7 +128,7 @@ def test_workers_outlive_the_engine(fleet: Fleet) -> None:
     fleet.engine.wait_ready(60)
     fleet.wait("/ready", 200)
     long = {**BODY, "max_tokens": 400, "stream": True}
-    with httpx.stream("POST", fleet.url + CHAT, json=long, timeout=30) as answer:
+    with httpx.stream("POST", fleet.url + CHAT, json=long, timeout=60) as answer:
         lines = answer.iter_lines()
         next(lines)
         os.kill(fleet.engine.pid, signal.SIGKILL)
@@ -137,5 +137,5 @@ def test_workers_outlive_the_engine(fleet: Fleet) -> None:
     assert rest[-1] == "data: [DONE]"
     fleet.wait("/health", 503)
     fleet.wait("/ready", 503)
-    error_of(httpx.post(fleet.url + CHAT, json=BODY), 503)
+    error_of(httpx.post(fleet.url + CHAT, json=BODY, timeout=60), 503)
     assert all(worker.poll() is None for worker in fleet.workers)

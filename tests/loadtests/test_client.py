@@ -60,7 +60,7 @@ async def serving(script: Script) -> AsyncIterator[Target]:
     server = await asyncio.start_server(script.answer, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        yield Target(host="127.0.0.1", port=port, model="m", api_key="key", timeout_s=5.0)
+        yield Target(host="127.0.0.1", port=port, model="m", api_key="key", timeout_s=60.0)
 
 
 async def ask(script: Script, max_tokens: int = 3) -> Outcome:

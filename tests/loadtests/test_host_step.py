@@ -9,15 +9,21 @@ from pathlib import Path
 from loadtests import host_step
 from loadtests.stopwatch import Stopwatch
 
+NUM_OUTPUT = 30
+NUM_LEFT_OUT = 10
+"""Steps at both ends of a run, which are not measured."""
+
 
 def test_every_part_of_a_step_is_measured_alone_and_behind_the_server(tmp_path: Path) -> None:
     path = tmp_path / "host_step.json"
-    sizes = ["--widths", "2", "--prompt", "20", "--output", "30", "--rounds", "1"]
+    sizes = ["--widths", "2", "--prompt", "20", "--output", str(NUM_OUTPUT), "--rounds", "1"]
     assert host_step.main([*sizes, "--json", str(path)]) == 0
     report = json.loads(path.read_text(encoding="utf-8"))
     alone, served = report["rows"]
     assert (alone["served"], served["served"]) == (False, True)
-    assert all(row["width"] == 2 and row["steps"] > 0 and row["cpu_us"] > 0 for row in report["rows"])
+    # The sequences begin together and have all steps in common: a step is counted up to the begin of the next.
+    assert [row["steps"] for row in report["rows"]] == [NUM_OUTPUT - NUM_LEFT_OUT - 1] * 2
+    assert all(row["width"] == 2 and row["cpu_us"] > 0 for row in report["rows"])
     assert all(served["parts"][name] > 0 for name, _, _ in host_step.PARTS)
     assert {name for name, us in alone["parts"].items() if us == 0} == {"commands", "route", "send"}
     assert served["client_us"] > 0

@@ -63,7 +63,7 @@ def test_a_check_that_raises_fails_and_a_missing_error_raises(
 
 def test_a_scenario_that_no_engine_could_play_is_noted() -> None:
     engine = DirectedEngine(TEXT)
-    with running_server(engine, TEXT) as server, httpx.Client(base_url=server.url) as client:
+    with running_server(engine, TEXT) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         for form in ({"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": {"type": "array"}}}):
             body = chat(response_format=form, max_tokens=100)
             body["messages"][0]["content"] = lines.ask("person")

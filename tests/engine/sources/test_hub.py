@@ -131,7 +131,7 @@ def test_a_killed_pull_leaves_nothing_listed_and_no_lock(
         f" PullOptions(hub_endpoint={hub.endpoint!r}, hub_cache=Path({str(options.hub_cache)!r})))"
     )
     child = subprocess.Popen([sys.executable, "-c", script])
-    assert hub.stalled.wait(30)
+    assert hub.stalled.wait(60)
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert store.list() == []

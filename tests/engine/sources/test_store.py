@@ -195,7 +195,7 @@ def test_two_pulls_of_one_model_wait_for_each_other(store: ModelStore, tmp_path:
     with Workspace(store.root).lock("llm-tiny@0.1"):
         thread = threading.Thread(target=store.pull, args=("pypi:llm-tiny==0.1", progress, options))
         thread.start()
-        assert waiting.wait(30)
+        assert waiting.wait(60)
         assert store.list() == []
     thread.join()
     assert [model.name for model in store.list()] == ["llm-tiny@0.1"]

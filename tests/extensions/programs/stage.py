@@ -38,7 +38,7 @@ class Stage:
         self.engine = engine
         self.text = text
         self.runtime = Runtime(
-            engine, text, sandbox=PoolOptions(min_workers=1, max_workers=max_workers, grace_s=0.2, checkout_s=20)
+            engine, text, sandbox=PoolOptions(min_workers=1, max_workers=max_workers, grace_s=0.2, checkout_s=60)
         )
         self.programs = self.runtime.programs
         self.events: list[RunEvent] = []

@@ -428,7 +428,7 @@ async def test_looks_at_one_context_are_with_the_engine_at_once(
 
     async def submit_together(request: GenerateRequest) -> RequestStream:
         if request.passes:
-            await asyncio.wait_for(arrived.wait(), 20)
+            await asyncio.wait_for(arrived.wait(), 60)
         return await submit(request)
 
     monkeypatch.setattr(engine, "submit", submit_together)

@@ -22,6 +22,7 @@ from tests.gateway.batches.conftest import Start
 from tests.gateway.batches.wire import (
     BATCHES,
     FILES,
+    Clock,
     begin,
     ended,
     get,
@@ -344,16 +345,18 @@ async def test_a_batch_that_nobody_has_begun_is_cancelled(start: Start, quick: N
 
 
 async def test_a_batch_ends_when_its_time_is_over(
-    start: Start, engine: ScriptedEngine, model: TextModel, quick: None
+    start: Start, engine: ScriptedEngine, model: TextModel, quick: None, clock: Clock
 ) -> None:
     worker = start(batch_lines=1)
     worker.start()
     words = model.tokenizer.encode("Hello there.", add_special=False)
     engine.script = lambda request, index: [words] if len(engine.requests) <= 2 else [words[:1], asyncio.Event()]
-    made = await begin(worker.client, [line(number) for number in range(4)], completion_window="2s")
+    made = await begin(worker.client, [line(number) for number in range(4)], completion_window="2h")
+    await until(lambda: len(engine.requests) == 3 and engine.streams)
+    clock.ahead_s = 2 * 3600
     batch = await ended(worker.client, made["id"])
     assert batch["status"] == "expired"
-    assert batch["expired_at"] >= batch["expires_at"] == made["created_at"] + 2
+    assert batch["expired_at"] >= batch["expires_at"] == made["created_at"] + 2 * 3600
     assert ids(await results(worker.client, batch["output_file_id"])) == ["line-0", "line-1"]
     undone = await results(worker.client, batch["error_file_id"])
     assert [(item["custom_id"], item["error"]["code"]) for item in undone] == [
@@ -390,7 +393,7 @@ async def test_the_results_go_when_they_were_told_to(client: httpx.AsyncClient) 
 async def test_an_engine_that_is_full_is_asked_again(client: httpx.AsyncClient, engine: ScriptedEngine) -> None:
     engine.refusal = QueueFull(3)
     made = await begin(client, [line(number) for number in range(5)])
-    await asyncio.sleep(0.3)
+    await until(lambda: engine.num_refused > 5)
     assert (await get(client, f"{BATCHES}/{made['id']}"))["request_counts"] == {"total": 5, "completed": 0, "failed": 0}
     engine.refusal = None
     assert (await ended(client, made["id"]))["request_counts"]["completed"] == 5

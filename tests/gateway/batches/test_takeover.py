@@ -26,6 +26,7 @@ from tests.gateway.batches.wire import (
     ended,
     get,
     ids,
+    lapse,
     left_on_disk,
     line,
     results,
@@ -55,7 +56,12 @@ def stuck_after(model: TextModel, engine: ScriptedEngine, count: int, gate: asyn
 
 
 async def test_a_worker_that_is_heard_of_no_more_is_replaced_and_can_write_nothing(
-    start: Start, engine: ScriptedEngine, model: TextModel, quick: None, monkeypatch: pytest.MonkeyPatch
+    start: Start,
+    engine: ScriptedEngine,
+    model: TextModel,
+    redis_url: str,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second = start(batch_lines=4), start(batch_lines=4)
     gate = asyncio.Event()
@@ -63,13 +69,20 @@ async def test_a_worker_that_is_heard_of_no_more_is_replaced_and_can_write_nothi
     first.start()
     made = await begin(first.client, [line(number) for number in range(NUM_LINES)])
     await until(lambda: len(engine.requests) == 9)
-    silent = asyncio.Event()
+    silent, is_silent = asyncio.Event(), asyncio.Event()
 
     async def say_nothing(**_: Any) -> None:
+        is_silent.set()
         await silent.wait()
 
-    for name in ("renewing", "_claim"):
-        monkeypatch.setattr(first.services.runner.tools.records.leases, name, say_nothing)
+    async def claim_nothing(**_: Any) -> None:
+        await silent.wait()
+
+    leases = first.services.runner.tools.records.leases
+    monkeypatch.setattr(leases, "_claim", claim_nothing)
+    monkeypatch.setattr(leases, "renewing", say_nothing)
+    await is_silent.wait()  # it has said the last that it says
+    lapse(redis_url, made["id"])
     second.start()
     await until(lambda: len(engine.requests) == 13)
     # Both have lines in flight, some of them the same; what the first one gets is refused.
@@ -86,12 +99,15 @@ async def test_a_worker_that_stops_finishes_its_lines_and_hands_over(
 ) -> None:
     second = start(batch_lines=4)
     words = model.tokenizer.encode("Hello there.", add_special=False)
-    engine.script = lambda request, index: [words[:1], 0.5, words[1:]]
+    gate = asyncio.Event()
+    engine.script = lambda request, index: [words[:1], gate, words[1:]]
     made = await begin(second.client, [line(number) for number in range(NUM_LINES)])
     settings = {"redis_url": redis_url, "files_dir": str(tmp_path), "batch_lines": 4}
     with running_server(engine, model, **settings) as server:
         await until(lambda: len(engine.requests) == 4)
         server.begin_drain()
+        await until(lambda: server.is_draining)
+        server.call(gate.set)
         await asyncio.to_thread(server.join)
         assert not server.is_running
     assert len(engine.requests) == 4
@@ -145,6 +161,7 @@ async def test_a_process_that_dies_while_results_are_put_together_leaves_one_fil
     start: Start, redis_url: str, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = start()
+    runner = worker.services.runner
     finish, num_tries = Lease.finish, 0
 
     async def die_first(self: Lease, *args: Any, **fields: Any) -> None:
@@ -157,6 +174,8 @@ async def test_a_process_that_dies_while_results_are_put_together_leaves_one_fil
     monkeypatch.setattr(Lease, "finish", die_first)
     worker.start()
     made = await begin(worker.client, [line(number) for number in range(NUM_LINES)])
+    await until(lambda: num_tries and not runner.num_jobs)
+    lapse(redis_url, made["id"])
     batch = await check_all_once(worker, made["id"])
     assert num_tries == 2
     listed = [item["id"] for item in (await get(worker.client, "/v1/files"))["data"]]
@@ -222,6 +241,9 @@ def cut_off(worker: Worker) -> None:
 async def test_workers_come_and_go_as_they_like(
     start: Start, engine: ScriptedEngine, model: TextModel, quick: None, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
+    # Here leases end by themselves, too early as well: no batch may be given up for that.
+    monkeypatch.setattr("gateway.state.leases.LEASE_S", 0.6)
+    monkeypatch.setattr("gateway.batches.job.MAX_FRUITLESS", 10**6)
     monkeypatch.setattr("gateway.batches.journal.PATIENCE_S", 0.2)
     monkeypatch.setattr("gateway.batches.job.TROUBLE_PAUSE_S", 0.05)
     rng = random.Random(seed)

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from redis import Redis
 
 from engine.text.model import TextModel
 from gateway.app import create_app
 from gateway.services import Services
+from gateway.state.store import PREFIX
 from tests.fakes import ScriptedEngine, make_settings
 from tests.gateway.wire import CHAT, Body, chat
 
@@ -30,7 +32,7 @@ class Worker:
         self.app = create_app(make_settings(**settings), engine=engine, text=model)
         self.services: Services = self.app.state.services
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60)
 
     def start(self) -> None:
         """Begins to work on batches."""
@@ -40,6 +42,27 @@ class Worker:
         """Ends everything."""
         await self.client.aclose()
         await self.services.aclose()
+
+
+class Clock:
+    """Stands for the module `time`: a clock that tests move.
+
+    Attributes:
+        ahead_s: How far it is ahead of the machine's.
+    """
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def time(self) -> float:
+        """See `time.time`."""
+        return time.time() + self.ahead_s
+
+
+def lapse(redis_url: str, batch_id: str) -> None:
+    """Ends the lease of a batch, as if whoever has it had been silent for too long."""
+    with Redis.from_url(redis_url) as redis:
+        redis.hset(f"{PREFIX}b:{batch_id}", "lease_until", 0)
 
 
 def line(number: int, **fields: Any) -> Body:

@@ -90,7 +90,7 @@ def test_what_is_kept_comes_from_files_or_standard_input(
 
 def test_a_stored_response_is_kept(server: RunningServer, model: TextModel, engine: ScriptedEngine) -> None:
     asked = {"input": "Hi.", "store": True}
-    answer = httpx.post(f"{server.url}/v1/responses", json=asked, headers={"Authorization": "Bearer key"}, timeout=30)
+    answer = httpx.post(f"{server.url}/v1/responses", json=asked, headers={"Authorization": "Bearer key"}, timeout=60)
     made(server, "h", "--response", answer.json()["id"])
     assert "Hello there." in model.tokenizer.decode(engine.last.prompt_ids)
 

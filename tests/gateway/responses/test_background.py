@@ -21,7 +21,7 @@ from tests.fakes import ScriptedEngine, make_settings, repeats, running_server
 from tests.gateway.responses.wire import FIELDS, RESPONSES, ask, create, events_of, get, kinds, refuse, replay, text_of
 from tests.gateway.wire import Body, error_of
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 ORDER = [
     "created",
     "queued",
@@ -43,7 +43,7 @@ class Worker:
         app = create_app(make_settings(redis_url=redis_url), engine=engine, text=model)
         self.services: Services = app.state.services
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60)
 
     async def close(self) -> None:
         await self.client.aclose()
@@ -142,7 +142,7 @@ async def test_a_client_that_leaves_does_not_end_it(engine: ScriptedEngine, mode
     ids = model.tokenizer.encode("Hello there.", add_special=False)
     engine.script = lambda request, index: [ids[:2], 0.3, ids[2:]]
     with running_server(engine, model, redis_url=redis_url) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             async with client.stream("POST", RESPONSES, json=ask(background=True, stream=True)) as answer:
                 line = await anext(line async for line in answer.aiter_lines() if line.startswith("data"))
             response_id = events_of("event: response.created\n" + line)[0]["response"]["id"]
@@ -242,7 +242,7 @@ async def test_a_drain_waits_for_it_and_tells_the_truth_when_it_takes_too_long(
     engine.script = lambda request, index: [[40], 1000.0]
     reader = Worker(engine, model, redis_url)
     with running_server(engine, model, redis_url=redis_url, drain_s=0.2) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             answer = await create(client, background=True)
             await until(lambda: server.num_active == 1)  # the request that started it may still be on its way out
             server.begin_drain()

@@ -104,7 +104,7 @@ async def test_a_response_can_be_referred_to_as_soon_as_its_end_is_told(
 ) -> None:
     with running_server(engine, model, redis_url=redis_url) as server:
         async with (
-            httpx.AsyncClient(base_url=server.url, timeout=30) as client,
+            httpx.AsyncClient(base_url=server.url, timeout=60) as client,
             client.stream("POST", RESPONSES, json=ask(stream=True)) as answer,
         ):
             async for line in answer.aiter_lines():
@@ -143,7 +143,7 @@ async def test_a_client_that_leaves_a_stream_ends_the_work(
     ids = model.tokenizer.encode("Hi", add_special=False)
     engine.script = lambda request, index: [ids, asyncio.Event()]
     with running_server(engine, model, redis_url=redis_url) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             async with client.stream("POST", RESPONSES, json=ask(stream=True)) as answer:
                 lines = answer.aiter_lines()
                 line = await anext(lines)
@@ -160,7 +160,7 @@ async def test_a_keep_alive_is_a_comment_between_events(
     ids = model.tokenizer.encode("slow", add_special=False)
     engine.script = lambda request, index: [0.1, ids[:1], 0.1, ids[1:]]
     with running_server(engine, model, redis_url=redis_url, heartbeat_s=0.02) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             answer = await client.post(RESPONSES, json=ask(stream=True))
     assert ": keep-alive\n" in answer.text
     assert "id:" not in [line[:3] for line in answer.text.splitlines()]

@@ -138,7 +138,7 @@ async def test_a_stop_hands_over_what_waits_and_readers_miss_nothing(
 ) -> None:
     with running_server(engine, model, redis_url=redis_url, api_keys=("ann",), drain_s=600) as server:
         headers = {"Authorization": "Bearer ann"}
-        async with httpx.AsyncClient(base_url=server.url, timeout=30, headers=headers) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60, headers=headers) as client:
             run = await begin(client, RECEIVES)
             following = asyncio.create_task(events(there.ann, run["id"]))
             await client.post(f"{RUNS}/{run['id']}/input", json={"input": 1})

@@ -311,7 +311,7 @@ async def test_a_drain_waits_for_one_that_nobody_could_go_on_with(
 ) -> None:
     reader = Worker(engine, model, redis_url, api_keys=())
     with running_server(engine, model, redis_url=redis_url, max_run_journal_bytes=0) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             run = await begin(client, "await lm.sleep(1)\nreturn 7")
             await until(lambda: server.num_active == 1)
             server.begin_drain()
@@ -435,7 +435,7 @@ async def test_a_chat_that_is_detached_goes_on_when_its_client_leaves(
     source = main_of("await lm.emit('one ')\nawait lm.sleep(0.5)\nawait lm.emit('two')")
     body = chat(extension={"source": source, "detached": True}, stream=True, metadata={"k": "v"})
     with running_server(engine, model, redis_url=redis_url) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             async with client.stream("POST", CHAT, json=body) as answer:
                 await anext(line async for line in answer.aiter_lines() if "one" in line)
                 run_id = answer.headers["x-run-id"]

@@ -41,7 +41,7 @@ def server(engine: ScriptedEngine, model: TextModel, redis_url: str) -> Iterator
 @pytest.fixture
 async def client(server: RunningServer) -> AsyncIterator[httpx.AsyncClient]:
     """Talks to it."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=30, headers=ANN) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, headers=ANN) as client:
         yield client
 
 
@@ -194,7 +194,7 @@ async def test_the_command_line_comes_back_after_an_interruption(
         server.begin_drain()
         rest = asyncio.create_task(asyncio.to_thread(list, following))
         await asyncio.to_thread(server.join)
-        async with httpx.AsyncClient(base_url=second.url, timeout=30, headers=ANN) as there:
+        async with httpx.AsyncClient(base_url=second.url, timeout=60, headers=ANN) as there:
             for number in (1, 2):
                 await there.post(f"{RUNS}/{run['id']}/input", json={"input": number})
             told += await rest
@@ -223,14 +223,14 @@ def test_sigterm_ends_the_stream_of_a_follower_in_order(
         fleet.engine.start()
         fleet.engine.wait_ready(60)
         fleet.wait("/ready", 200)
-        run = httpx.post(fleet.url + RUNS, json={"source": main_of(RECEIVES)}, timeout=30).json()
-        with httpx.stream("GET", f"{fleet.url}{RUNS}/{run['id']}/events", timeout=30) as answer:
+        run = httpx.post(fleet.url + RUNS, json={"source": main_of(RECEIVES)}, timeout=60).json()
+        with httpx.stream("GET", f"{fleet.url}{RUNS}/{run['id']}/events", timeout=60) as answer:
             parts = answer.iter_text()
             raw = next(parts)
             for worker in fleet.workers:
                 worker.send_signal(signal.SIGTERM)
             raw += "".join(parts)
-        assert [worker.wait(30) for worker in fleet.workers] == [0, 0]
+        assert [worker.wait(60) for worker in fleet.workers] == [0, 0]
     finally:
         fleet.stop()
     shutting_down(parsed(raw))

@@ -17,7 +17,7 @@ from tests.fakes import ScriptedEngine, make_settings
 from tests.gateway.wire import Body
 
 RUNS = "/v1/runs"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Worker:

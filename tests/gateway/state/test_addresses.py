@@ -97,7 +97,7 @@ class Servers:
             arguments = [str(place / "sentinel.conf"), "--sentinel"]
         log = (place / "log").open("wb")
         self._children.append(subprocess.Popen([str(find_server()), *arguments], stdout=log, stderr=log))
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while not _listens(port):
             assert time.monotonic() < deadline_s, (place / "log").read_text()
             time.sleep(0.02)
@@ -130,7 +130,7 @@ async def cluster_url(servers: Servers) -> str:
     servers.start(port, "--cluster-enabled", "yes")
     async with Redis(port=port) as node:
         await command(node, "CLUSTER", "ADDSLOTS", *range(16384))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while b"cluster_state:ok" not in await command(node, "CLUSTER", "INFO"):  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.05)
     return f"redis+cluster://127.0.0.1:{port}"
@@ -175,7 +175,7 @@ async def test_what_is_published_is_heard(url: str) -> None:
     pubsub = listener.pubsub(ignore_subscribe_messages=True)
     await pubsub.subscribe("{wye}:test")
     heard = None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while heard is None:
             await command(redis, "PUBLISH", "{wye}:test", "x")
             heard = await pubsub.get_message(timeout=0.2)

@@ -18,7 +18,7 @@ from redis import Redis
 from gateway.restarts import RestartPolicy
 from gateway.state.embedded import EmbeddedRedis, EmbeddedRedisError, answers, find_server
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 QUICK = RestartPolicy(first_delay_s=0.01, max_delay_s=0.01, max_quick_deaths=3)
 
 

@@ -93,7 +93,7 @@ async def _pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -
 def speaks_tls() -> bool:
     """Whether the redis-server of this machine was built for it."""
     asked = [str(find_server()), "--port", "0", "--tls-port", "0", "--unixsocket", "/"]
-    told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+    told = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
     return "tls-port" not in told.stdout + told.stderr
 
 
@@ -149,7 +149,7 @@ async def keeps(url: str) -> None:
     pubsub = listener.pubsub(ignore_subscribe_messages=True)
     await pubsub.subscribe("{wye}:test")
     heard = None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while heard is None:
             await command(redis, "PUBLISH", "{wye}:test", "x")
             heard = await pubsub.get_message(timeout=0.2)
@@ -213,7 +213,7 @@ async def test_a_cluster_and_sentinels_are_reached_by_tls_too(servers: Servers) 
 
 async def until_ok(ask: Callable[[], Awaitable[object]]) -> None:
     """Waits for a cluster to be one."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(RedisError):
                 if b"cluster_state:ok" in bytes(str(await ask()), "utf-8"):

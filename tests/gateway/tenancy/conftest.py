@@ -81,7 +81,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     Raises:
         TimeoutError: It does not.
     """
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110 - there is no event for what Redis has
             await asyncio.sleep(0.01)
 
@@ -99,6 +99,6 @@ async def served(engine: ScriptedEngine, model: TextModel, redis_url: str) -> As
     services: Services = app.state.services
     assert services.tenants is not None
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30) as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
         yield Served(app, client, services.tenants, engine)
     await services.aclose()

@@ -49,7 +49,7 @@ def shell(server: RunningServer) -> Shell:
 
 def chat(server: RunningServer, key: str) -> httpx.Response:
     """Asks the model something."""
-    return httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, headers=bearer(key), timeout=30)
+    return httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, headers=bearer(key), timeout=60)
 
 
 def test_a_tenant_gets_a_key_and_limits_and_is_served(server: RunningServer, shell: Shell) -> None:

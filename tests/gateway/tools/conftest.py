@@ -94,4 +94,4 @@ async def stranger(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 def client_of(app: FastAPI, key: str) -> httpx.AsyncClient:
     headers = {"Authorization": f"Bearer {key}"}
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30, headers=headers)
+    return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60, headers=headers)
