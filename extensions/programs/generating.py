@@ -172,35 +172,24 @@ async def run_generation(
     """
     lane = scope.planned(*fields.asked.features).lane
     start = live.length
-    texts: list[str] = []
-    tokens: list[TokenText] = []
-    finish_reason: Literal["stop", "length"] = "stop"
-    guard = scope.guard
-    guard.usage.num_generations += 1
+    scope.guard.usage.num_generations += 1
     options = replace(fields.options(scope, start), on_wanted=on_wanted)
     if watch is not None and shows_content:
         options = replace(options, revealed_ids=watch.revealed_ids, thinking=watch.plan.thinking)
+    answer = _Answer(scope, watch, emits=fields.emit, shows_content=shows_content)
     async with await live.generate(options) as generation:
+        generation.divert(answer.take)
         async for step in generation:
-            guard.count_decode(len(step.token_ids))
-            text = _read(step, watch, shows_content=shows_content)
-            texts.append(text)
-            tokens += step.tokens
-            if fields.emit:
-                await scope.emit(text)
-            if step.finish_reason == "abort":
-                raise EngineStopped("the engine gave a generation up")
-            if step.finish_reason is not None:
-                finish_reason = step.finish_reason
+            await answer.wait_and_take(step)
     usage = generation.usage
-    guard.usage.num_cached_tokens += min(usage.num_cached_tokens, num_pending)
-    text = "".join(texts)
-    scope.last_finish = (text, finish_reason)
+    scope.guard.usage.num_cached_tokens += min(usage.num_cached_tokens, num_pending)
+    text = "".join(answer.texts)
+    scope.last_finish = (text, answer.finish_reason)
     return Completion(
         text=text,
         tokens=live.token_ids[start:],
-        finish_reason=finish_reason,
-        logprobs=tokens,
+        finish_reason=answer.finish_reason,
+        logprobs=answer.tokens,
         shows_logprobs=fields.logprobs is not None,
         usage=Usage(
             usage.num_prompt_tokens,
@@ -215,11 +204,52 @@ async def run_generation(
     )
 
 
-def _read(step: GenerationStep, watch: AnswerWatch | None, *, shows_content: bool) -> str:
-    """The text of a step that is shown."""
-    if watch is None:
-        return step.text
-    content = watch.feed(step.text)
-    if step.finish_reason is not None:
-        content += watch.end(is_cut=step.finish_reason == "length")
-    return content if shows_content else step.text
+class _Answer:
+    """What a generation has made up to now, and who is told of it.
+
+    Attributes:
+        texts: Pieces of its text.
+        tokens: What is reported of its tokens.
+        finish_reason: Why it ended, once it has.
+    """
+
+    def __init__(self, scope: RunScope, watch: AnswerWatch | None, *, emits: bool, shows_content: bool) -> None:
+        self._scope = scope
+        self._watch = watch
+        self._emits = emits
+        self._shows_content = shows_content
+        self.texts: list[str] = []
+        self.tokens: list[TokenText] = []
+        self.finish_reason: Literal["stop", "length"] = "stop"
+
+    def take(self, step: GenerationStep) -> bool:
+        """Takes a step at once, without anybody's waking for it; false if its text has to wait for the client."""
+        if self._emits and not self._scope.has_room:
+            return False
+        text = self._read(step)
+        if self._emits:
+            self._scope.put(text)
+        return True
+
+    async def wait_and_take(self, step: GenerationStep) -> None:
+        """Takes a step; waits while the client is slow to read."""
+        text = self._read(step)
+        if self._emits:
+            await self._scope.emit(text)
+        if step.finish_reason == "abort":
+            raise EngineStopped("the engine gave a generation up")
+        if step.finish_reason is not None:
+            self.finish_reason = step.finish_reason
+
+    def _read(self, step: GenerationStep) -> str:
+        """Counts a step and returns the text that is shown of it."""
+        self._scope.guard.count_decode(len(step.token_ids))
+        text = step.text
+        if self._watch is not None:
+            content = self._watch.feed(text)
+            if step.finish_reason is not None:
+                content += self._watch.end(is_cut=step.finish_reason == "length")
+            text = content if self._shows_content else text
+        self.texts.append(text)
+        self.tokens += step.tokens
+        return text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
@@ -13,6 +12,7 @@ from extensions.errors import RunCancelled, ScriptLimitExceeded
 from extensions.journal.doors import journaled
 from extensions.journal.journal import Journal
 from extensions.parsing.formats import ToolFormat
+from extensions.programs.events import RunEvents
 from extensions.programs.given import ScriptRequest
 from extensions.programs.guard import Guard
 from extensions.programs.kv_limits import kv_limited
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from engine.text.model import TextModel
     from extensions.live_context import LiveContext
     from extensions.sandbox.pool import WorkerPool
-
-MAX_WAITING_EVENTS = 256
-"""Events that may wait for their reader; a script that emits more waits."""
 
 
 class ProgramRun:
@@ -87,10 +84,7 @@ class ProgramRun:
             world = journaled(world)
             journal.follow(lambda: self._guard.failure is not None, self._guard.count_again)
         self._logs: list[str] = []
-        self._waiting: deque[RunEvent] = deque()
-        self._changed = asyncio.Event()
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._events = RunEvents()
         self._error: BaseException | None = None
         self._outcome: ProgramOutcome | None = None
         self._is_closed = False
@@ -100,17 +94,17 @@ class ProgramRun:
             request,
             self._guard,
             open_context=open_context,
-            send=self._send,
+            events=self._events,
             source=program.source,
             world=world,
             tool_format=tool_format,
-            trace=Trace(self._put if request.trace else None, lambda: self._guard.elapsed_s),
+            trace=Trace(self._events.put if request.trace else None, lambda: self._guard.elapsed_s),
             launch=launch,
         )
         self._host = ScriptHost(pool, self._guard, self._on_print, journal)
         self._request = ScriptRequest(request, args)
         self._task = asyncio.ensure_future(self._run())
-        self._task.add_done_callback(lambda _: self._changed.set())
+        self._task.add_done_callback(lambda _: self._events.end())
         self._guard.on_failure = self._task.cancel
 
     # -- for its reader ---------------------------------------------------------------------------------------------
@@ -159,20 +153,16 @@ class ProgramRun:
             SandboxUnavailable: There is no process to run it in.
             EngineStopped: The engine is gone.
         """
-        while not self._waiting:
-            if self._task.done():
-                if self._error is not None:
-                    raise self._error
-                raise StopAsyncIteration
-            self._changed.clear()
-            await self._changed.wait()
-        event = self._waiting.popleft()
-        if len(self._waiting) < MAX_WAITING_EVENTS:
-            self._has_room.set()
-        return event
+        event = await self._events.next()
+        if event is not None:
+            return event
+        if self._error is not None:
+            raise self._error
+        raise StopAsyncIteration
 
     async def result(self) -> ProgramOutcome:
-        """Reads all events and returns the outcome. Raises what the iteration raises, and closes the run."""
+        """Waits for the outcome, whatever is told before it. Raises what the iteration raises, and closes the run."""
+        self._events.discard()
         async with self:
             async for _ in self:
                 pass
@@ -230,7 +220,7 @@ class ProgramRun:
             read = read_result(text, self._scope)
             if read.rest:
                 guard.count_output(len(read.rest.encode("utf-8", "replace")))
-                self._put(TextEmitted(read.rest, "end"))
+                self._events.put(TextEmitted(read.rest, "end"))
             guard.usage.wall_s = guard.elapsed_s
             self._outcome = read.outcome(self._scope, self.logs)
         except asyncio.CancelledError:
@@ -241,20 +231,9 @@ class ProgramRun:
             clock.cancel()
             guard.usage.wall_s = guard.elapsed_s
             await self._scope.release_all()
-            self._has_room.set()
 
     def _out_of_time(self) -> None:
         self._guard.fail(ScriptLimitExceeded("wall_s", self._guard.elapsed_s, self._guard.limits.wall_s))
-
-    async def _send(self, event: RunEvent) -> None:
-        while len(self._waiting) >= MAX_WAITING_EVENTS and not self._is_closed:
-            self._has_room.clear()
-            await self._has_room.wait()
-        self._put(event)
-
-    def _put(self, event: RunEvent) -> None:
-        self._waiting.append(event)
-        self._changed.set()
 
     def _on_print(self, text: str) -> None:
         if self._guard.failure is not None:
@@ -264,4 +243,4 @@ class ProgramRun:
         except Exception:  # the run has been ended by it
             return
         self._logs.append(text)
-        self._put(LogWritten(text))
+        self._events.put(LogWritten(text))

@@ -13,10 +13,11 @@ from extensions.journal.journal import source_of_output
 from extensions.parsing.detection import format_of
 from extensions.parsing.formats import ToolFormat
 from extensions.parsing.plain import plain_text
+from extensions.programs.events import RunEvents
 from extensions.programs.faults import fault, invalid
 from extensions.programs.guard import Guard
 from extensions.programs.planner import Feature, PathRecord, Plan, is_slower, plan
-from extensions.programs.request import EventEmitted, ProgramRequest, RunEvent, TextEmitted
+from extensions.programs.request import EventEmitted, ProgramRequest, TextEmitted
 from extensions.programs.trace import Trace
 from extensions.programs.transcript import ChatWriter
 from extensions.programs.world import World
@@ -67,7 +68,7 @@ class RunScope:
         guard: Guard,
         *,
         open_context: Callable[[str | None], LiveContext],
-        send: Callable[[RunEvent], Awaitable[None]],
+        events: RunEvents,
         source: str,
         world: World,
         tool_format: ToolFormat | None,
@@ -99,7 +100,7 @@ class RunScope:
         )
         self.steppers: set[ScriptGeneration] = set()
         self._open_context = open_context
-        self._send = send
+        self._events = events
         self._contexts: set[ScriptContext] = set()
         self._num_kept = 0
         self._beside: set[asyncio.Task[Any]] = set()
@@ -203,9 +204,22 @@ class RunScope:
     async def emit(self, text: str) -> None:
         """Sends text of the answer; waits while the client is slow to read."""
         if text:
-            self.guard.count_output(len(text.encode("utf-8", "replace")))
-            self.emitted.append(text)
-            await self._send(TextEmitted(text, source_of_output()))
+            await self._events.send(self._counted(text))
+
+    @property
+    def has_room(self) -> bool:
+        """False while the client is slow to read."""
+        return self._events.has_room
+
+    def put(self, text: str) -> None:
+        """Sends text of the answer at once, however slow the client is to read."""
+        if text:
+            self._events.put(self._counted(text))
+
+    def _counted(self, text: str) -> TextEmitted:
+        self.guard.count_output(len(text.encode("utf-8", "replace")))
+        self.emitted.append(text)
+        return TextEmitted(text, source_of_output())
 
     async def emit_event(self, kind: str, data: Any) -> None:
         """Sends an event of the script's own.
@@ -218,4 +232,4 @@ class RunScope:
         except (TypeError, ValueError, RecursionError) as error:
             raise invalid(f"data must be a JSON value: {error}") from None
         self.guard.count_output(len(kind) + len(encoded))
-        await self._send(EventEmitted(kind, json.loads(encoded), source_of_output()))
+        await self._events.send(EventEmitted(kind, json.loads(encoded), source_of_output()))

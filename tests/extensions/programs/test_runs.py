@@ -9,8 +9,8 @@ import pytest
 
 from engine.errors import EngineStopped, OutOfPages, QueueFull
 from extensions.errors import ArgumentsInvalid, RunCancelled, ScriptError
+from extensions.programs.events import MAX_WAITING
 from extensions.programs.request import EventEmitted, TextEmitted
-from extensions.programs.run import MAX_WAITING_EVENTS
 from tests.extensions.programs.stage import ANSWER, Stage, main_of, scripted_stage, until
 from tests.fakes import ScriptedEngine
 
@@ -283,10 +283,10 @@ async def test_a_reader_that_is_cancelled_closes_the_run_with_its_block() -> Non
 
 async def test_a_slow_reader_holds_back_only_its_own_script(stage: Stage) -> None:
     run = await stage.start(main_of("for i in range(600):\n    await lm.emit('x')"))
-    await until(lambda: run.usage.output_bytes >= MAX_WAITING_EVENTS)
+    await until(lambda: run.usage.output_bytes >= MAX_WAITING)
     program = await stage.programs.check(main_of("return 'other'"))
     assert program.name == ""
-    assert run.usage.output_bytes <= MAX_WAITING_EVENTS + 1
+    assert run.usage.output_bytes <= MAX_WAITING + 1
     texts = [event.text async for event in run if isinstance(event, TextEmitted)]
     assert "".join(texts) == "x" * 600
     await run.aclose()
