@@ -21,7 +21,7 @@ from gateway.state import run_store
 from gateway.state.store import PREFIX
 from tests.fakes import ScriptedEngine, running_server, says
 from tests.gateway.runs.test_resuming import AGENT, CHILD, PARENT, WORDS, check_whole
-from tests.gateway.runs.workers import RUNS, Worker, begin, ended, events, get, kinds, main_of, problem, until
+from tests.gateway.runs.workers import RUNS, Worker, begin, ended, events, get, kinds, lapse, main_of, problem, until
 from tests.gateway.tenancy.conftest import ADMIN_KEY, BY, bearer
 from tests.gateway.wire import CHAT, Body, chat
 
@@ -43,6 +43,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "BEAT_S", 0.05)
     monkeypatch.setattr(watching, "LOOK_S", 0.02)
     monkeypatch.setattr(watching, "GRACE_S", 1000.0)
+    monkeypatch.setattr(run_store, "LEASE_MS", 3_600_000)
     monkeypatch.setattr(making, "BACKOFF_S", (0.01,))
 
 
@@ -338,8 +339,7 @@ async def test_time_in_which_nobody_was_there_does_not_count_after_a_stop(
 async def test_a_run_whose_store_is_away_at_the_stop_goes_on_as_after_a_crash(
     engine: ScriptedEngine, model: TextModel, redis_url: str, there: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_store, "LEASE_MS", 300)
-    monkeypatch.setattr(watching, "GRACE_S", 0.1)
+    monkeypatch.setattr(watching, "GRACE_S", 0.0)
     monkeypatch.setattr("gateway.runs.telling.HANDING_S", 0.2)
     victim = Worker(engine, model, redis_url)
     run = await begin(victim.ann, RECEIVES)
@@ -350,6 +350,7 @@ async def test_a_run_whose_store_is_away_at_the_stop_goes_on_as_after_a_crash(
 
     monkeypatch.setattr(victim.services.detached_runs.store, "hand_over", away)
     await victim.close()
+    lapse(redis_url, run["id"])
     there.services.detached_runs.watch()
     for number in (1, 2):
         await there.ann.post(f"{RUNS}/{run['id']}/input", json={"input": number})

@@ -7,7 +7,7 @@ import itertools
 import os
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from gateway.runs.journal import FULL, RunJournal
 from gateway.state import run_store
 from gateway.state.run_store import NO_PART, Part, Told
 from tests.fakes import ScriptedEngine, says
-from tests.gateway.runs.workers import RUNS, Worker, begin, ended, events, get, kinds, main_of, until
+from tests.gateway.runs.workers import RUNS, Worker, begin, ended, events, get, kinds, lapse, main_of, until
 from tests.gateway.wire import Body
 from tests.processes import words_of
 
@@ -71,11 +71,11 @@ return [first, second, request.args]
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs whose worker is gone are gone on with soon."""
-    monkeypatch.setattr(run_store, "LEASE_MS", 700)
+    """Runs whose worker is gone are gone on with soon; none is taken for gone because the machine is busy."""
+    monkeypatch.setattr(run_store, "LEASE_MS", 3_600_000)
     monkeypatch.setattr(service, "BEAT_S", 0.05)
     monkeypatch.setattr(watching, "LOOK_S", 0.05)
-    monkeypatch.setattr(watching, "GRACE_S", 0.2)
+    monkeypatch.setattr(watching, "GRACE_S", 0.0)
     monkeypatch.setattr(making, "BACKOFF_S", (0.01,))
 
 
@@ -119,10 +119,13 @@ class Mortal:
         self._runs = worker.services.detached_runs
         self._dead: set[str] = set()
         self._sending: set[str] = set()
-        self._append, self._settle = self._runs.store.append, self._runs.store.settle
+        self._beating = asyncio.Lock()
+        store = self._runs.store
+        self._append, self._settle, self._beat = store.append, store.settle, store.beat
         monkeypatch.setattr(self._runs, "sink", lambda run_id: Torn(run_id, next(most), self._die))
-        monkeypatch.setattr(self._runs.store, "append", self._append_alive)
-        monkeypatch.setattr(self._runs.store, "settle", self._settle_alive)
+        monkeypatch.setattr(store, "append", self._append_alive)
+        monkeypatch.setattr(store, "settle", self._settle_alive)
+        monkeypatch.setattr(store, "beat", self._beat_alive)
         monkeypatch.setattr(self._runs, "watch", lambda: None)
 
     async def _append_alive(self, run_id: str, token: str, told: Told, part: Part = NO_PART) -> bool:
@@ -137,6 +140,12 @@ class Mortal:
     async def _settle_alive(self, run_id: str, *fields: Any) -> bool:
         return run_id not in self._dead and await self._settle(run_id, *fields)
 
+    async def _beat_alive(self, runs: Sequence[tuple[str, str]]) -> list[int]:
+        alive = [one for one in runs if one[0] not in self._dead]
+        async with self._beating:
+            told = dict(zip(alive, await self._beat(alive), strict=True))
+        return [told.get(one, 1) for one in runs]
+
     async def _die(self, journal: Torn) -> None:
         self._dead.add(journal.name)
         await until(lambda: journal.name in self._runs._makings)
@@ -148,6 +157,8 @@ class Mortal:
             await self._append(journal.name, making.token, Told(events=(), last=-1), journal.take())
             journal.note_stored()
         await making.end("lost")
+        async with self._beating:  # no sign of life is under way
+            lapse(self.worker._redis_url, journal.name)
 
 
 def check_whole(told: list[Body], done: Body) -> None:

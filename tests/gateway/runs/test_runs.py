@@ -26,6 +26,7 @@ from tests.gateway.runs.workers import (
     events,
     get,
     kinds,
+    lapse,
     main_of,
     parsed,
     problem,
@@ -54,11 +55,11 @@ SLEEPS = 'await lm.emit("begun")\nawait lm.sleep(100)'
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs without a worker are given up soon."""
-    monkeypatch.setattr(run_store, "LEASE_MS", 700)
+    """Runs without a worker are given up soon; none is taken for one because the machine is busy."""
+    monkeypatch.setattr(run_store, "LEASE_MS", 3_600_000)
     monkeypatch.setattr(service, "BEAT_S", 0.05)
     monkeypatch.setattr(watching, "LOOK_S", 0.05)
-    monkeypatch.setattr(watching, "GRACE_S", 0.3)
+    monkeypatch.setattr(watching, "GRACE_S", 0.0)
 
 
 async def test_a_run_answers_at_once_and_is_done_later_for_every_worker(here: Worker, there: Worker) -> None:
@@ -295,7 +296,15 @@ async def test_a_worker_that_was_frozen_and_given_up_writes_nothing_more(
     run = await begin(here.ann, SLEEPS)
     await until(lambda: _last(there, run["id"], 1))
     frozen = here.services.detached_runs
-    monkeypatch.setattr(frozen.store, "beat", _unheard)
+    is_silent = asyncio.Event()
+
+    async def unheard(runs: Sequence[tuple[str, str]]) -> list[int]:
+        is_silent.set()
+        return [1] * len(runs)
+
+    monkeypatch.setattr(frozen.store, "beat", unheard)
+    await is_silent.wait()  # the last sign of life has been given
+    lapse(redis_url, run["id"])
     there.services.detached_runs.watch()
     failed = await ended(there.ann, run["id"])
     assert failed["error"]["code"] == "run_interrupted"
@@ -312,9 +321,11 @@ async def test_a_drain_waits_for_one_that_nobody_could_go_on_with(
     reader = Worker(engine, model, redis_url, api_keys=())
     with running_server(engine, model, redis_url=redis_url, max_run_journal_bytes=0) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
-            run = await begin(client, "await lm.sleep(1)\nreturn 7")
+            run = await begin(client, "return await lm.receive()")
             await until(lambda: server.num_active == 1)
             server.begin_drain()
+            await until(lambda: server.is_draining)
+            await reader.ann.post(f"{RUNS}/{run['id']}/input", json={"input": 7})
             await asyncio.to_thread(server.join)
     assert (await get(reader.ann, f"/{run['id']}"))["result"] == 7
     await reader.close()
@@ -371,9 +382,12 @@ async def test_a_reader_that_reads_nothing_or_leaves_holds_up_nothing(
                 await leaving.aclose()
                 await client.post(f"{RUNS}/{run['id']}/input", json={"input": 1})
                 assert (await ended(client, run["id"]))["result"] == 1
-            told = await events(client, run["id"])
-            assert [one["sequence_number"] for one in told] == list(range(62))
-            assert (await get(client, f"/{run['id']}"))["status"] == "completed"
+    # By a server that leaves readers their time.
+    worker = Worker(engine, model, redis_url, api_keys=())
+    told = await events(worker.ann, run["id"])
+    assert [one["sequence_number"] for one in told] == list(range(62))
+    assert (await get(worker.ann, f"/{run['id']}"))["status"] == "completed"
+    await worker.close()
 
 
 @pytest.mark.parametrize("detached", [False, True])
@@ -492,10 +506,6 @@ async def test_a_sampler_cannot_be_detached(here: Worker) -> None:
     sampler = "def sample(logits, key):\n    return gumbel_argmax(logits, key)"
     body = chat(extension={"sampler": sampler, "detached": True})
     assert "detached" in (problem(await here.ann.post(CHAT, json=body), 400)["param"] or "")
-
-
-async def _unheard(runs: Sequence[tuple[str, str]]) -> list[int]:
-    return [1] * len(runs)
 
 
 async def _listed(worker: Worker) -> bool:

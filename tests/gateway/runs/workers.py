@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx
+from redis import Redis
 
 from engine.text.model import TextModel
 from gateway.app import create_app
 from gateway.services import Services
+from gateway.state.store import PREFIX
 from tests.fakes import ScriptedEngine, make_settings
 from tests.gateway.wire import Body
 
@@ -28,6 +30,7 @@ class Worker:
         app = create_app(make_settings(**fields), engine=engine, text=model)
         self.services: Services = app.state.services
         self._app = app
+        self._redis_url = redis_url
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         self.ann, self.bob = self._client("ann"), self._client("bob")
 
@@ -48,12 +51,21 @@ class Worker:
         await self.services.aclose()
 
     async def vanish(self) -> None:
-        """Ends its work as SIGKILL does: the engine lets go, and Redis hears nothing."""
+        """Ends its work as SIGKILL does: the engine lets go, and Redis hears nothing until its leases are over."""
         runs = self.services.detached_runs
+        lost = list(runs._makings)
         for making in list(runs._makings.values()):
             await making.end("lost")
         await until(lambda: not runs.num_running)
         await self.close()
+        for run_id in lost:
+            lapse(self._redis_url, run_id)
+
+
+def lapse(redis_url: str, run_id: str) -> None:
+    """Ends the lease of a run, as if its worker had been silent for too long."""
+    with Redis.from_url(redis_url) as redis:
+        redis.zadd(f"{PREFIX}plx", {run_id: 0}, xx=True)
 
 
 def main_of(body: str) -> str:
