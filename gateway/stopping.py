@@ -1,10 +1,10 @@
 """How long the steps of a worker's end may take, and so how long whoever waits for it must.
 
-    drain_s       requests finish
-    HAND_OVER_S   what others go on with is written down
-    FLUSH_S       streams send their last event
-    FLUSH_S       connections end; after DROP_S they are closed, whatever their clients have not read
-    CLOSE_S       usage is settled, spans are sent, connections to Redis and the engine are closed
+drain_s       requests finish
+HAND_OVER_S   what others go on with is written down
+FLUSH_S       streams send their last event
+FLUSH_S       connections end; after DROP_S they are closed, whatever their clients have not read
+CLOSE_S       usage is settled, spans are sent, connections to Redis and the engine are closed
 """
 
 from __future__ import annotations

@@ -86,7 +86,11 @@ class JournaledMail:
     async def push(self, queue: str, message: bytes, timeout_s: float | None) -> None:
         """See `Mail.push`."""
         await effect(
-            "message", ["push", queue, message], lambda: self._mail.push(queue, message, timeout_s), is_once=True
+            "message",
+            ["push", queue, message],
+            lambda: self._mail.push(queue, message, timeout_s),
+            is_once=True,
+            waits=True,
         )
 
     async def pull(self, queue: str, timeout_s: float | None) -> bytes | None:

@@ -1,4 +1,7 @@
-"""The tools of a run that keeps a journal: what was called and answered is not called again."""
+"""The tools of a run that keeps a journal: what was called and answered is not called again.
+
+What may be called again is a wait like others: a run that is handed over gives it up, and calls again elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +35,28 @@ class JournaledTools:
 
     async def names(self) -> list[ToolInfo]:
         """See `ToolCatalog.names`."""
-        return await effect("tools", None, self._tools.names, pack=_pack_all, unpack=_unpack_all)
+        return await effect("tools", None, self._tools.names, waits=True, pack=_pack_all, unpack=_unpack_all)
 
     async def find(self, name: str) -> ToolInfo:
         """See `ToolCatalog.find`."""
-        return await effect("find", name, lambda: self._tools.find(name), pack=asdict, unpack=_info)
+        return await effect("find", name, lambda: self._tools.find(name), waits=True, pack=asdict, unpack=_info)
 
     async def mcp_tools(self, server: str) -> list[ToolInfo]:
         """See `ToolCatalog.mcp_tools`."""
-        return await effect("tools", server, lambda: self._tools.mcp_tools(server), pack=_pack_all, unpack=_unpack_all)
+        return await effect(
+            "tools", server, lambda: self._tools.mcp_tools(server), waits=True, pack=_pack_all, unpack=_unpack_all
+        )
 
     async def call(self, name: str, arguments: Mapping[str, Any], key: str | None = None) -> ToolResult:
         """See `ToolCatalog.call`."""
         info = await self.find(name)
-        work = _same_work(info, key)
+        work, is_once = _same_work(info, key), info.effect not in REPEATABLE
         return await effect(
             "tool",
             [name, arguments, key],
             lambda: self._tools.call(name, arguments, work),
-            is_once=info.effect not in REPEATABLE,
+            is_once=is_once,
+            waits=not is_once,
             pack=asdict,
             unpack=_result,
         )
@@ -62,11 +68,13 @@ class JournaledTools:
         listed = {one.name: one for one in await self.mcp_tools(server)}
         info = listed.get(tool)
         work = key if info is None else _same_work(info, key)
+        is_once = info is None or info.effect not in REPEATABLE
         return await effect(
             "tool",
             [server, tool, arguments, key],
             lambda: self._tools.mcp_call(server, tool, arguments, work),
-            is_once=info is None or info.effect not in REPEATABLE,
+            is_once=is_once,
+            waits=not is_once,
             pack=asdict,
             unpack=_result,
         )
@@ -89,6 +97,7 @@ class JournaledTools:
                 method, url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes
             ),
             is_once=method not in _SAFE_METHODS,
+            waits=method in _SAFE_METHODS,
             pack=asdict,
             unpack=_reply,
         )

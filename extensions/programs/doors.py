@@ -98,7 +98,7 @@ class Mail(Protocol):
         ...
 
     async def push(self, queue: str, message: bytes, timeout_s: float | None) -> None:
-        """Adds to a queue, after waiting for room for so long.
+        """Adds to a queue, after waiting for room for so long. Cancelled, it has sent nothing.
 
         Raises:
             MemoryError: It stayed full, or the owner has no room for it (`limit_exceeded`).

@@ -239,7 +239,7 @@ class OwnerMail:
         """See `Mail`."""
 
         async def look() -> bool | None:
-            return await self._send("q", queue, message) or None
+            return await self._pushed(queue, message) or None
 
         if await self._store.bells.until(self._key("q", queue), look, timeout_s) is None:
             bounds = self._store.bounds
@@ -253,6 +253,18 @@ class OwnerMail:
             return await self._pulled(queue)
 
         return await self._store.bells.until(self._key("q", queue), look, timeout_s)
+
+    async def _pushed(self, queue: str, message: bytes) -> bool:
+        """Adds a message if there is room. If this is cancelled on the way, it comes to its end all the same when the
+        message is there: it is told as sent then, and is known not to be otherwise."""
+        task = asyncio.ensure_future(self._send("q", queue, message))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            if task.exception() is None and task.result():
+                return True
+            raise
 
     async def _pulled(self, queue: str) -> bytes | None:
         """Takes a message; one that nobody is there to take any more goes back to the front."""

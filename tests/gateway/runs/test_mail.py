@@ -11,7 +11,7 @@ from redis import Redis
 from gateway.state.bells import Bells
 from gateway.state.run_mail import MailBounds, OwnerMail, ProgramMail
 
-BOUNDS = MailBounds(messages=4, channel_bytes=100, channels=3, bytes=150, ttl_s=60)
+BOUNDS = MailBounds(messages=4, channel_bytes=100, channels=3, bytes=150, ttl_s=600)
 
 
 class Office:
@@ -52,7 +52,7 @@ async def test_all_subscribers_hear_what_is_published_after_they_began(here: Own
     await here.publish("news", b"0")
     places = [await here.newest("news"), await there.newest("news")]
     waiting = [
-        asyncio.create_task(mail.hear("news", place, 20)) for mail, place in zip((here, there), places, strict=True)
+        asyncio.create_task(mail.hear("news", place, 60)) for mail, place in zip((here, there), places, strict=True)
     ]
     await asyncio.sleep(0.05)
     await there.publish("news", b"1")
@@ -103,7 +103,7 @@ async def test_a_full_queue_is_waited_for_and_then_refused(here: OwnerMail, ther
         await here.push("work", b"%d" % number, 0)
     with pytest.raises(MemoryError, match=r"limit_exceeded: queue 'work' is full: 4 messages"):
         await here.push("work", b"4", 0.05)
-    pushing = asyncio.create_task(here.push("work", b"4", 20))
+    pushing = asyncio.create_task(here.push("work", b"4", 60))
     await asyncio.sleep(0.05)
     assert await there.pull("work", 0) == b"0"
     await pushing
@@ -172,8 +172,33 @@ async def test_nothing_is_counted_for_what_was_taken(here: OwnerMail, redis_url:
 async def test_who_waits_hears_of_messages_after_redis_was_away(
     offices: tuple[Office, Office], here: OwnerMail
 ) -> None:
-    pulling = asyncio.create_task(here.pull("work", 30))
+    pulling = asyncio.create_task(here.pull("work", 60))
     await asyncio.sleep(0.05)
     await offices[0].mail.redis.client_kill_filter(_type="pubsub", skipme=True)
     await offices[1].mail.of("ann").push("work", b"x", 0)
     assert await pulling == b"x"
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_a_push_that_is_cancelled_on_its_way_has_sent_the_message_or_says_that_it_has_not(
+    here: OwnerMail, there: OwnerMail, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    for n in range(4 if is_full else 0):
+        await there.push("work", str(n).encode(), 0)
+    send, is_sending, may_send = here._send, asyncio.Event(), asyncio.Event()
+
+    async def slow(kind: str, name: str, message: bytes) -> bool:
+        is_sending.set()
+        await may_send.wait()
+        return await send(kind, name, message)
+
+    monkeypatch.setattr(here, "_send", slow)
+    pushing = asyncio.create_task(here.push("work", b"x", None))
+    await is_sending.wait()
+    pushing.cancel()
+    await asyncio.sleep(0)
+    may_send.set()
+    await asyncio.wait([pushing])
+    assert pushing.cancelled() == is_full
+    found = [await there.pull("work", 0) for _ in range(5)]
+    assert found.count(b"x") == (0 if is_full else 1)
