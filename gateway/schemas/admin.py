@@ -1,4 +1,4 @@
-"""Bodies of requests of administrators; where OpenAI has the same, they are OpenAI's."""
+"""Bodies of requests of administrators: OpenAI's where it has the same, with all fields that its SDKs send."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gateway.schemas.base import INT64_MAX, StrictModel, WireModel
+from gateway.schemas.base import INT64_MAX, StrictModel
 from gateway.tenancy.limits import MAX_KV_KIB_S, MAX_RATE, State
 
 MAX_SECONDS = 10 * 366 * 24 * 3600
@@ -18,7 +18,7 @@ Rate = Annotated[int, Field(ge=1, le=MAX_RATE)]
 Kib = Annotated[int, Field(ge=1, le=MAX_KV_KIB_S)]
 
 
-class ProjectRequest(WireModel):
+class ProjectRequest(StrictModel):
     """Makes a tenant, or gives it another name.
 
     Attributes:
@@ -31,7 +31,7 @@ class ProjectRequest(WireModel):
     name: Name
 
 
-class ServiceAccountRequest(WireModel):
+class ServiceAccountRequest(StrictModel):
     """Makes a service account with its first key.
 
     Attributes:
@@ -100,7 +100,7 @@ class RotateRequest(StrictModel):
     overlap_seconds: Annotated[int, Field(ge=0, le=MAX_SECONDS)] = 0
 
 
-class AdminKeyRequest(WireModel):
+class AdminKeyRequest(StrictModel):
     """Makes a key of an administrator.
 
     Attributes:

@@ -93,7 +93,11 @@ class WireModel(BaseModel):
                 raise UnsupportedParameter(name)
         # Null is nothing to say of a field; of one that is none it is as wrong as any value, where that is refused.
         unknown = data.keys() - cls.model_fields.keys() if cls.model_config.get("extra") == "forbid" else ()
-        return {key: value for key, value in data.items() if value is not None or key in unknown}
+        return {
+            key: value
+            for key, value in data.items()
+            if (value is not None or key in unknown) and key not in cls.unsupported
+        }
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -111,8 +115,8 @@ class WireModel(BaseModel):
 
 
 class StrictModel(WireModel):
-    """Base of bodies that are ours alone and in which a name that means nothing is an error: a limit that is misspelt
-    would be no limit."""
+    """Base of bodies in which a name that means nothing is an error: those that are ours alone, and those of
+    administrators. A limit that is misspelt would be no limit."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -193,6 +193,10 @@ async def test_absurd_limits_are_refused_with_the_fields_name(served: Served, bo
         (PROJECTS, {"name": ""}, "name"),
         (PROJECTS, {}, "name"),
         (PROJECTS, {"name": "a", "geography": "eu"}, "geography"),
+        (PROJECTS, {"name": "a", "titel": None}, "titel"),
+        (PROJECTS + "/PROJECT", {"name": "a", "state": "archived"}, "state"),
+        (PROJECTS + "/PROJECT/service_accounts", {"name": "ci", "expires_in_second": 60}, "expires_in_second"),
+        ("/v1/organization/admin_api_keys", {"name": "a", "expires_in_second": 60}, "expires_in_second"),
         ("/v1/admin/projects/PROJECT/api_keys", {"name": "k", "scopes": ["everything"]}, "scopes"),
         ("/v1/admin/projects/PROJECT/api_keys", {"name": "k", "expires_in_seconds": -5}, "expires_in_seconds"),
         ("/v1/admin/projects/PROJECT/api_keys", {"name": "k", "requests_per_minute": 0}, "requests_per_minute"),
@@ -208,6 +212,20 @@ async def test_a_wrong_body_is_refused_with_the_fields_name(served: Served, path
     project = (await served.directory.create_tenant(BY, "acme")).id
     answer = await send(served, path.replace("PROJECT", project), body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_fields_of_openais_sdk_that_ask_for_nothing_pass(served: Served, sdk: openai.AsyncOpenAI) -> None:
+    projects = sdk.admin.organization.projects
+    made = await projects.create(name="a", geography=None, residency=None, external_key_id=None)
+    await projects.update(made.id, name="b", geography=None, external_key_id=None)
+    accounts = projects.service_accounts
+    await accounts.create(made.id, name="ci", create_service_account_only=False, expires_in_seconds=None)
+    limits = {"max_requests_per_1_minute": 5, "max_requests_per_1_day": None}
+    assert (await send(served, f"{PROJECTS}/{made.id}/rate_limits/rl-all", limits)).status_code == 200
+    refused = await send(
+        served, f"{PROJECTS}/{made.id}/service_accounts", {"name": "x", "create_service_account_only": 1}
+    )
+    assert refused.json()["error"]["param"] == "create_service_account_only"
 
 
 @pytest.mark.parametrize(
