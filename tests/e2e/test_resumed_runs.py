@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import httpx
 import pytest
 
 from loadtests.server import RunningServer, running_server
+from tests.e2e import gauges
 from tests.e2e.conftest import connect
 from tests.e2e.test_kills import processes
 from tests.extensions.tools.service import Service, served
@@ -34,6 +35,8 @@ async def main(request, lm):
             assert str(error).startswith("tool_outcome_unknown")
             unknown.append(part)
         await lm.emit_event("part", part)
+        if part in request.args["stops"]:
+            await lm.receive()
         await lm.sleep(0.03)
     return {{"texts": texts, "unknown": unknown}}
 """
@@ -67,9 +70,9 @@ def mortal(tiny_model: Path, start_options: list[str], tmp_path: Path, service: 
         yield running
 
 
-async def start(client: httpx.AsyncClient, name: str) -> str:
-    """A run that pays an order of this name."""
-    answer = await client.post("/v1/runs", json={"source": SOURCE, "args": {"name": name}})
+async def start(client: httpx.AsyncClient, name: str, stops: Sequence[int] = ()) -> str:
+    """A run that pays an order of this name, and waits for input after some of its parts."""
+    answer = await client.post("/v1/runs", json={"source": SOURCE, "args": {"name": name, "stops": stops}})
     assert answer.status_code == 200, answer.text
     return str(answer.json()["id"])
 
@@ -93,10 +96,24 @@ async def events(server: RunningServer, run_id: str) -> AsyncIterator[Body]:
         await asyncio.sleep(0.2)
 
 
+async def go_on(server: RunningServer, run_id: str) -> None:
+    """Gives a run the input that it waits for, as soon as anybody takes it."""
+
+    async def is_taken() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            async with connect(server) as client:
+                answer = await client.post(f"/v1/runs/{run_id}/input", json={"input": "on"})
+                return answer.status_code == 200
+        return False
+
+    await gauges.until(is_taken)
+
+
 async def test_a_run_outlives_both_workers_and_the_engine(mortal: RunningServer, service: Service) -> None:
     async with connect(mortal) as client:
         whole = [event async for event in events(mortal, await start(client, "whole"))]
-        run_id = await start(client, "killed")
+        # However late the test hears of a part, the run has not ended by then.
+        run_id = await start(client, "killed", stops=(10, 20))
     told = []
     async for event in events(mortal, run_id):
         told.append(event)
@@ -104,9 +121,11 @@ async def test_a_run_outlives_both_workers_and_the_engine(mortal: RunningServer,
         if part == 3:
             for worker in processes(mortal, "gateway.worker"):
                 worker.kill()
+            await go_on(mortal, run_id)
         if part == 12:
             (engine,) = processes(mortal, "engine.child")
             engine.kill()
+            await go_on(mortal, run_id)
     done, expected = told[-1]["run"], whole[-1]["run"]
     assert done["status"] == "completed", done["error"]
     assert done["lives"] == 3

@@ -146,7 +146,7 @@ async def test_closing_a_stream_ends_the_work(sdk: openai.AsyncOpenAI, engine: S
     async for _ in stream:
         break
     await stream.close()
-    for _ in range(500):
+    for _ in range(6000):
         if not engine.streams:
             break
         await asyncio.sleep(0.01)

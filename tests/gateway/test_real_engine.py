@@ -158,7 +158,7 @@ async def test_g_63_g_65_requests_given_up_at_any_moment_leave_no_page_behind(
         await asyncio.gather(task, return_exceptions=True)
 
     await asyncio.gather(*(give_up(number) for number in range(80)))
-    for _ in range(400):
+    for _ in range(3000):
         stats = engine.stats
         if stats.num_running == stats.num_waiting == stats.num_used_pages == 0:
             break

@@ -73,6 +73,14 @@ class Fleet:
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
 
+    def post(self, path: str, body: object) -> httpx.Response:
+        """Asks over fresh connections until a worker answers that is ready, as one may be before the other."""
+        deadline_s = time.monotonic() + 60
+        while (answer := httpx.post(self.url + path, json=body, timeout=60)).status_code == 503:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+        return answer
+
     def _status(self, path: str) -> int:
         try:
             return self.get(path).status_code
@@ -105,11 +113,11 @@ def test_workers_wait_for_the_engine_serve_together_and_drain(fleet: Fleet) -> N
     fleet.engine.wait_ready(60)
     fleet.wait("/ready", 200)
 
-    answers = [httpx.post(fleet.url + CHAT, json=BODY, timeout=60).json() for _ in range(8)]
+    answers = [fleet.post(CHAT, BODY).json() for _ in range(8)]
     texts = {answer["choices"][0]["message"]["content"] for answer in answers}
     assert len(texts) == 1
     assert answers[0]["usage"]["completion_tokens"] == 8
-    streamed = httpx.post(fleet.url + CHAT, json={**BODY, "stream": True}, timeout=60)
+    streamed = fleet.post(CHAT, {**BODY, "stream": True})
     assert joined(chunks(streamed.text)) in texts
 
     for _ in range(4):
@@ -127,6 +135,7 @@ def test_workers_outlive_the_engine(fleet: Fleet) -> None:
     fleet.engine.start()
     fleet.engine.wait_ready(60)
     fleet.wait("/ready", 200)
+    fleet.post(CHAT, BODY)
     long = {**BODY, "max_tokens": 400, "stream": True}
     with httpx.stream("POST", fleet.url + CHAT, json=long, timeout=60) as answer:
         lines = answer.iter_lines()

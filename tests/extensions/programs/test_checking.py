@@ -156,7 +156,7 @@ async def test_a_script_whose_check_has_no_end_is_refused_and_may_be_tried_again
     for _ in range(2):
         assert "took more than 0.2 s" in (await problems(checker, source))[0].message
     assert checker.num_checked == 2
-    assert await checker.check("async def main(request, lm):\n    return 1\n", MAX_BYTES)
+    assert await ProgramChecker(pool).check("async def main(request, lm):\n    return 1\n", MAX_BYTES)
     await pool.aclose()
 
 

@@ -158,13 +158,20 @@ async def test_a_keep_alive_is_a_comment_between_events(
     engine: ScriptedEngine, model: TextModel, redis_url: str
 ) -> None:
     ids = model.tokenizer.encode("slow", add_special=False)
-    engine.script = lambda request, index: [0.1, ids[:1], 0.1, ids[1:]]
+    gate = asyncio.Event()
+    engine.script = lambda request, index: [ids[:1], gate, ids[1:]]
+    told = ""
     with running_server(engine, model, redis_url=redis_url, heartbeat_s=0.02) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
-            answer = await client.post(RESPONSES, json=ask(stream=True))
-    assert ": keep-alive\n" in answer.text
-    assert "id:" not in [line[:3] for line in answer.text.splitlines()]
-    assert text_of(events_of(answer.text)[-1]["response"]) == "slow"
+        async with (
+            httpx.AsyncClient(base_url=server.url, timeout=60) as client,
+            client.stream("POST", RESPONSES, json=ask(stream=True)) as answer,
+        ):
+            async for part in answer.aiter_text():
+                told += part
+                if ": keep-alive\n" in told:
+                    server.call(gate.set)
+    assert "id:" not in [line[:3] for line in told.splitlines()]
+    assert text_of(events_of(told)[-1]["response"]) == "slow"
 
 
 async def test_words_are_not_split_by_the_steps_they_come_in(

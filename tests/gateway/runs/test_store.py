@@ -12,7 +12,7 @@ from redis import Redis
 from gateway.state import run_store
 from gateway.state.run_store import MAX_INPUTS, RunBounds, RunStore, Told
 
-BOUNDS = RunBounds(runs=3, bytes=20_000, event_bytes=2_000, ttl_s=60, live_s=10)
+BOUNDS = RunBounds(runs=3, bytes=20_000, event_bytes=2_000, ttl_s=600, live_s=600)
 
 
 @pytest.fixture

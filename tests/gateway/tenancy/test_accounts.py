@@ -121,7 +121,7 @@ async def test_a_lower_limit_refuses_new_credit_and_what_is_left_is_never_negati
     await world.store.write_tenant("update", "proj_a", {"kv": "100"}, {})
     for _ in range(2):
         settled = await world.quotas.report(
-            "e0", 1, [Report("proj_a", 600_000, 10, 50_000)], lease_ms=1000, seed_kib_ms=1000
+            "e0", 1, [Report("proj_a", 600_000, 10, 50_000)], lease_ms=600_000, seed_kib_ms=1000
         )
         assert settled[0].ceiling_kib_ms == 600_000
     assert int((await world.account("proj_a"))["held"]) == 0
@@ -131,7 +131,7 @@ async def test_usage_splits_at_the_end_of_a_window_and_grants_survive(redis: Red
     world = World(redis, 5, limits={"proj_a": 1000}, num_engines=1)
     await world.begin()
     now_ms = int(time.time() * 1000)
-    await world.quotas.set_window("proj_a", "month@UTC", [now_ms + 1500, now_ms + 3_600_000])
+    await world.quotas.set_window("proj_a", "month@UTC", [now_ms + 1_800_000, now_ms + 3_600_000])
     report = [Report("proj_a", 300_000, 10, 200_000)]
     await world.quotas.report("e0", 1, report, lease_ms=60_000, seed_kib_ms=0)
     before = await world.account("proj_a")
