@@ -242,7 +242,7 @@ def _described(info: EngineInfo, options: argparse.Namespace, started_s: float) 
         "start_s": started_s,
         "pool_mib": info.num_pages * info.page_bytes / 2**20,
         "temperature": options.temperature,
-        "prompt_graphs": os.environ.get("WYE_PROMPT_GRAPHS") == "1",
+        "prompt_graphs": info.step == "cuda" and os.environ.get("WYE_PROMPT_GRAPHS") != "0",
     }
 
 

@@ -214,11 +214,11 @@ async def measure(options: argparse.Namespace) -> tuple[list[Table], dict[str, A
         "model": options.model,
         "tokens": options.tokens,
         "rounds": options.rounds,
-        "program_graphs": os.environ.get("WYE_PROGRAM_GRAPHS") == "1",
     }
     most = max(*options.widths, *options.step_widths, *options.beside, 1) + 16
     async with runtime_of(options.model, most, device=options.device, pages=options.pages) as runtime:
         results["step"], device = runtime.info.step, runtime.info.device
+        results["program_graphs"] = runtime.info.step == "cuda" and os.environ.get("WYE_PROGRAM_GRAPHS") != "0"
         if options.beside:
             tables.append(await _measure_admission(runtime, options, results))
         await compare(runtime, GENERATES, max(options.widths), 8, 1, 10_000)

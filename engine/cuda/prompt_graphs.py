@@ -1,8 +1,8 @@
 """Steps with prompts recorded as graphs: a short prompt costs the host ten launches a layer otherwise.
 
 A step is filled up to a number of tokens of which there is a recording; tokens that are nobody's are computed too,
-stored nowhere and attended to by nobody. Lengths, slots and pages are read on the device. Off unless
-`WYE_PROMPT_GRAPHS` says 1.
+stored nowhere and attended to by nobody. Lengths, slots and pages are read on the device. Not where
+`WYE_PROMPT_GRAPHS` says 0.
 
 Letters: T tokens of a step, R rows read out, V vocabulary.
 """

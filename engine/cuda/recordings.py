@@ -30,12 +30,12 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def is_wanted(variable: str) -> bool:
-    """Whether steps of a kind are to be recorded: not unless its variable says so.
+    """Whether steps of a kind are to be recorded, unless its variable says 0.
 
     Raises:
         ModelLoadError: The variable says neither 0 nor 1.
     """
-    value = os.environ.get(variable, "0")
+    value = os.environ.get(variable, "1")
     if value not in ("0", "1"):
         raise ModelLoadError(f"{variable} is {value!r}; it must be 0 or 1")
     return value == "1"

@@ -99,6 +99,8 @@ def test_random_histories_on_a_gpu_yield_what_requests_yield_alone(
     graphs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_tiny_model(tmp_path, "qwen3", seed=1)
+    monkeypatch.setenv("WYE_PROGRAM_GRAPHS", "0")
+    monkeypatch.setenv("WYE_PROMPT_GRAPHS", "0")
     with open_loop(model, device="cuda", step="cuda", prefix_cache=False, overlap=False) as loop:
         alone = [run(loop, [_any_kind(number, "alone")]) for number in range(NUM_KINDS + 12)]
     monkeypatch.setenv("WYE_PROGRAM_GRAPHS", graphs)

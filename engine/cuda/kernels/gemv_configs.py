@@ -42,10 +42,10 @@ MEASURED: dict[tuple[GemvOperation, int, int], GemvConfig] = {
     ("residual", 1024, 3072): GemvConfig(2, 1024),
     ("head", 151936, 1024): GemvConfig(16, 1024, programs=264),
     # Llama-3.1-8B
-    ("norm", 6144, 4096): GemvConfig(4, 2048, num_warps=8),
+    ("norm", 6144, 4096): GemvConfig(4, 4096),
     ("residual", 4096, 4096): GemvConfig(8, 1024),
     ("gated", 28672, 4096): GemvConfig(8, 2048, num_warps=8),
-    ("residual", 4096, 14336): GemvConfig(2, 1024),
+    ("residual", 4096, 14336): GemvConfig(4, 512),
     ("head", 128256, 4096): GemvConfig(4, 4096, programs=528),
 }
 """By operation, rows of the weight and inputs; bfloat16."""
