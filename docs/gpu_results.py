@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +84,28 @@ def measured(results: Path = RESULTS) -> list[Measured]:
     return sorted(timed, key=lambda one: (order.get(one.shape, len(known)), one.label))
 
 
+def prompts(results: Path = RESULTS) -> list[Measured]:
+    """Files of the H200 that tell how long prompts take: of a model those of prompts alone, after enough to warm up."""
+    found = [one for path in _files(results, "offline") if (one := _measured(json.loads(path.read_text("utf-8"))))]
+    alone = [_how_started(one) for one in found if not one.document["widths"]]
+    shapes = {one.shape for one in alone}
+    rest = [
+        one for one in measured(results) if one.shape not in shapes and not one.document["engine"].get("temperature")
+    ]
+    order = {shape: index for index, shape in enumerate(VLLM)}
+    return sorted([*alone, *rest], key=lambda one: (order.get(one.shape, len(order)), one.label))
+
+
 def served(results: Path = RESULTS) -> list[Mapping[str, Any]]:
     """Files of load tests over HTTP in front of the H200."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in _files(results, "run")]
+
+
+def _how_started(one: Measured) -> Measured:
+    """The label says where steps with prompts are not recorded."""
+    if one.document["engine"].get("prompt_graphs"):
+        return one
+    return replace(one, label=f"{one.label}, not recorded")
 
 
 def _files(results: Path, kind: str) -> list[Path]:

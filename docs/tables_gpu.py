@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from docs.gpu_results import VLLM_HTTP, Measured, measured, served
+from docs.gpu_results import VLLM_HTTP, Measured, measured, prompts, served
 from docs.markdown import table
 
 NOTHING = "Nothing was measured yet."
@@ -13,21 +13,24 @@ NOTHING = "Nothing was measured yet."
 
 def gpu() -> str:
     """Chart and tables."""
-    return render(measured(), served())
+    return render(measured(), prompts(), served())
 
 
-def render(offline: Sequence[Measured], runs: Sequence[Mapping[str, Any]]) -> str:
+def render(offline: Sequence[Measured], alone: Sequence[Measured], runs: Sequence[Mapping[str, Any]]) -> str:
     """The section's generated part.
 
     Args:
         offline: Of the engine alone.
+        alone: Of prompts.
         runs: Of a server over HTTP.
     """
     parts = []
     if offline:
         parts.append("![Time of a step over its width](steps.svg)")
         parts += _titled("A decoding step, ms", _step_table(offline))
-        parts += _titled("Prompts", _prompt_table(offline))
+    if alone:
+        parts += _titled("Prompts", _prompt_table(alone))
+    if offline:
         parts += _titled("Start and memory", _start_table(offline))
     if runs:
         parts += _titled("Over HTTP", _http_table(runs))

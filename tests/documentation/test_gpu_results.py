@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from docs import step_chart
-from docs.gpu_results import VLLM, VLLM_HTTP, measured, served
+from docs.gpu_results import VLLM, VLLM_HTTP, measured, prompts, served
 from docs.tables_gpu import NOTHING, gpu, render
 
 
@@ -53,7 +53,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_steps_stand_beside_those_of_vllm_only_where_the_same_was_measured(results: Path) -> None:
-    shown = render(measured(results), []).splitlines()
+    shown = render(measured(results), prompts(results), []).splitlines()
     assert "| Qwen3-0.6B | 1 | 0.500 | 1.628 | 3.26 | 0.250 | 50 |" in shown
     assert "| Qwen3-0.6B | 24 | 1.000 | - | - | 0.250 | 25 |" in shown
     assert "| Qwen3-0.6B, temperature 0.8 | 1 | 0.625 | - | - | 0.250 | 40 |" in shown
@@ -67,15 +67,26 @@ def test_files_without_a_time_of_a_step_and_of_other_machines_are_left_out(resul
     assert labels == ["Qwen3-0.6B", "Qwen3-0.6B, temperature 0.8", "Llama-3.1-8B"]
 
 
+def test_prompts_measured_alone_are_shown_before_those_between_other_things(results: Path) -> None:
+    for name, recorded in (("prompts", False), ("prompts-recorded", True)):
+        document = offline("qwen3-0.6b", {}, prompt_graphs=recorded)
+        document["prefill"] = [{"prompts": 1, "prompt_tokens": 128, "prefill_tokens_per_s": 1000.0 + recorded}]
+        (results / f"offline-h200-qwen3-0.6b-{name}.json").write_text(json.dumps(document), encoding="utf-8")
+    assert [one.label for one in prompts(results)] == ["Qwen3-0.6B", "Qwen3-0.6B, not recorded", "Llama-3.1-8B"]
+    shown = render([], prompts(results), []).splitlines()
+    assert "| Qwen3-0.6B | 1 | 128 | 1,001 | - | - |" in shown
+    assert "| Qwen3-0.6B, not recorded | 1 | 128 | 1,000 | - | - |" in shown
+
+
 def test_a_server_stands_beside_vllms(results: Path) -> None:
     assert VLLM_HTTP[64] == (15_299, 173)
-    shown = render([], served(results)).splitlines()
+    shown = render([], [], served(results)).splitlines()
     assert "| qwen3 | 64 | 0 of 512 | 30,598 | 15,299 | 2.00 | 80.0 | 173 |" in shown
     assert "| qwen3 | 256 | 512 of 512 | 0 | 11,649 | 0.00 | - | 541 |" in shown
 
 
 def test_without_files_the_pages_say_so(tmp_path: Path) -> None:
-    assert render(measured(tmp_path), served(tmp_path)) == NOTHING
+    assert render(measured(tmp_path), prompts(tmp_path), served(tmp_path)) == NOTHING
 
 
 def test_the_chart_has_a_line_for_each_side_and_the_floor(results: Path) -> None:
