@@ -89,9 +89,8 @@ def prompts(results: Path = RESULTS) -> list[Measured]:
     found = [one for path in _files(results, "offline") if (one := _measured(json.loads(path.read_text("utf-8"))))]
     alone = [_how_started(one) for one in found if not one.document["widths"]]
     shapes = {one.shape for one in alone}
-    rest = [
-        one for one in measured(results) if one.shape not in shapes and not one.document["engine"].get("temperature")
-    ]
+    greedy = [one for one in measured(results) if not one.document["engine"].get("temperature")]
+    rest = [one for one in greedy if one.shape not in shapes]
     order = {shape: index for index, shape in enumerate(VLLM)}
     return sorted([*alone, *rest], key=lambda one: (order.get(one.shape, len(order)), one.label))
 
