@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 
-from gateway.cli.console import messages
+from gateway.cli.console import messages, output
+from gateway.cli.showing import json_for, used_kv, used_tokens
 
 _CONNECT_S = 5.0
 
@@ -73,7 +74,7 @@ def _follow(events: Iterator[dict[str, Any]], *, quiet: bool) -> dict[str, Any]:
         if "trace" in extension:
             watch.note(extension["trace"])
         elif "event" in extension:
-            _tell(quiet, f"[{extension['event']['type']}] {json.dumps(extension['event']['data'], ensure_ascii=False)}")
+            _tell(quiet, f"[{extension['event']['type']}] {json_for(messages(), extension['event']['data'])}")
         elif "log" in extension:
             _tell(quiet, extension["log"].rstrip("\n"))
         elif extension:
@@ -81,6 +82,7 @@ def _follow(events: Iterator[dict[str, Any]], *, quiet: bool) -> dict[str, Any]:
         done |= {"usage_tokens": event["usage"]} if event.get("usage") else {}
     if not quiet:
         sys.stdout.flush()
+        _show_result(done.get("result"), has_text=any(texts))
         _summarise(done, watch.most_bytes)
     return {"content": "".join(texts), "extension": done}
 
@@ -122,17 +124,24 @@ def _tell(quiet: bool, line: str) -> None:
         messages().print(line, style="dim", markup=False, soft_wrap=True)
 
 
+def _show_result(result: Any, *, has_text: bool) -> None:
+    """What `main` returned besides text: where there is no text, that is what the program is run for."""
+    if result is None:
+        return
+    if has_text:
+        console = messages()
+        console.print(f"\nresult: {json_for(console, result)}", markup=False, soft_wrap=True)
+    else:
+        print(json_for(output(), result), end="", flush=True)
+
+
 def _summarise(done: dict[str, Any], most_bytes: int) -> None:
     usage = done.get("usage", {})
     path = done.get("exec_path", "?")
     reason = f" ({done['exec_reason']})" if done.get("exec_reason") else ""
-    if done.get("result") is not None:
-        messages().print(f"\nresult: {json.dumps(done['result'], ensure_ascii=False)}", markup=False, soft_wrap=True)
     messages().print(
-        f"\n{done.get('run_id', '')}: {path}{reason}; {usage.get('prompt_tokens', 0)} prompt tokens "
-        f"({usage.get('cached_tokens', 0)} cached), {usage.get('completion_tokens', 0)} generated, "
-        f"{usage.get('host_calls', 0)} calls, KV up to {most_bytes / 2**20:.1f} MiB and "
-        f"{usage.get('kv_byte_seconds', 0) / 2**20:.1f} MiB·s in all, {usage.get('wall_s', 0.0):.2f} s",
+        f"\n{done.get('run_id', '')}: {path}{reason}; {used_tokens(usage)}, {usage.get('host_calls', 0)} calls, "
+        f"KV up to {most_bytes / 2**20:.1f} MiB and {used_kv(usage)} in all, {usage.get('wall_s', 0.0):.2f} s",
         style="dim",
         markup=False,
         soft_wrap=True,

@@ -130,7 +130,8 @@ def run_program(
     api_key: Annotated[str, typer.Option("--api-key", envvar="OPENAI_API_KEY", help="Key to send.")] = "",
     json: JsonOption = False,
 ) -> None:
-    """Run a program on a server and show what happens: text to standard output, the rest to standard error."""
+    """Run a program on a server and show what happens: its text, or its result if it has none, to standard output, the
+    rest to standard error."""
     from gateway.cli.program_client import RunFailed, run
 
     body: dict[str, Any] = {

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import json as json_text
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -15,7 +13,8 @@ from gateway.cli.admin_client import show_table
 from gateway.cli.console import messages, output, print_error, print_json
 from gateway.cli.exits import Exit
 from gateway.cli.options import JsonOption
-from gateway.cli.programs import DEFAULT_URL
+from gateway.cli.programs import DEFAULT_URL, json_pairs, program_of
+from gateway.cli.showing import json_for, local_time, show_run
 
 app = typer.Typer(no_args_is_help=True, help="Programs that run on their own on a server.")
 
@@ -37,7 +36,11 @@ def start(
     json: JsonOption = False,
 ) -> None:
     """Start a program and leave it alone; prints the id of the run."""
-    body: dict[str, Any] = {**_program_of(program), "args": _pairs(arg, "--arg"), "limits": _pairs(limit, "--limit")}
+    body: dict[str, Any] = {
+        **program_of(program),
+        "args": json_pairs(arg, "--arg"),
+        "limits": json_pairs(limit, "--limit"),
+    }
     if prompt:
         body["messages"] = [{"role": "user", "content": prompt}]
     run = _asked(url, api_key, lambda client: client.send("POST", "", body))
@@ -67,18 +70,20 @@ def list_runs(
         program = run["program"]["name"] or run["program"]["digest"][:19]
         usage = run["usage"] or {}
         seconds = f"{usage['wall_s']:.1f}" if "wall_s" in usage else None
-        rows.append((run["id"], run["status"], program, _time(run["created_at"]), seconds))
+        rows.append((run["id"], run["status"], program, local_time(run["created_at"]), seconds))
     show_table(("run", "status", "program", "begun", "seconds"), rows)
 
 
 @app.command()
 def show(run_id: RunArgument, url: UrlOption = DEFAULT_URL, api_key: KeyOption = "", json: JsonOption = False) -> None:
-    """Show how a run is, and what it came to."""
+    """Show how a run is, what it used and what it came to: its text last."""
     run = _asked(url, api_key, lambda client: client.send("GET", f"/{run_id}"))
     if json:
         print_json(run)
-    else:
-        _show(run)
+        return
+    show_run(output(), run)
+    if run["content"]:
+        output().print(f"\n{run['content']}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -104,7 +109,7 @@ def events(
     run = _asked(url, api_key, follow)
     if run is not None and not json:
         output().print()
-        _show(run, content=False)
+        show_run(messages(), run)
     if run is not None and run["status"] != "completed":
         raise typer.Exit(Exit.FAILURE)
 
@@ -147,27 +152,6 @@ def _asked(url: str, api_key: str, ask: Callable[[Any], T]) -> T:
         raise typer.Exit(error.code) from None
 
 
-def _program_of(program: str) -> dict[str, str]:
-    try:
-        if program == "-":
-            return {"source": sys.stdin.read()}
-        if Path(program).is_file() or program.endswith(".py"):
-            return {"source": Path(program).read_text("utf-8")}
-    except UnicodeDecodeError:
-        raise typer.BadParameter("it is no UTF-8 text", param_hint="program") from None
-    return {"name": program}
-
-
-def _pairs(given: list[str] | None, option: str) -> dict[str, Any]:
-    pairs: dict[str, Any] = {}
-    for text in given or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
-        pairs[name] = _value(value)
-    return pairs
-
-
 def _value(text: str) -> Any:
     try:
         return json_text.loads(text)
@@ -181,27 +165,10 @@ def _tell(event: dict[str, Any]) -> None:
         return
     sys.stdout.flush()
     if "event" in event:
-        told = json_text.dumps(event["event"]["data"], ensure_ascii=False)
-        messages().print(f"[{event['event']['type']}] {told}", style="dim", markup=False, soft_wrap=True)
+        console = messages()
+        told = json_for(console, event["event"]["data"])
+        console.print(f"[{event['event']['type']}] {told}", style="dim", markup=False, soft_wrap=True)
     elif "log" in event:
         messages().print(event["log"].rstrip("\n"), style="dim", markup=False, soft_wrap=True)
     elif "count" in event:
         messages().print(f"{event['count']} events are no longer kept", style="dim", markup=False)
-
-
-def _show(run: dict[str, Any], *, content: bool = True) -> None:
-    lines = [f"{run['id']}: {run['status']}"]
-    if run["error"] is not None:
-        lines.append(str(run["error"].get("traceback") or run["error"].get("message")))
-    if run["result"] is not None:
-        lines.append(f"result: {json_text.dumps(run['result'], ensure_ascii=False)}")
-    usage = run["usage"]
-    if usage is not None:
-        lines.append(f"{usage['completion_tokens']} tokens, {usage['host_calls']} calls, {usage['wall_s']:.2f} s")
-    if content and run["content"]:
-        output().print(run["content"], markup=False, soft_wrap=True)
-    messages().print("\n".join(lines), markup=False, soft_wrap=True)
-
-
-def _time(unix_s: int) -> str:
-    return datetime.datetime.fromtimestamp(unix_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.state.run_store import RunRecord, Status
+from gateway.tenancy.principal import TENANT_MARK
 from gateway.translate.chunks import encode_json
 
 STARTED = "run.started"
@@ -64,6 +65,7 @@ def run_body(record: RunRecord) -> dict[str, Any]:
         "created_at": record.created,
         "ended_at": record.ended,
         "status": record.status,
+        "tenant": record.owner if record.owner.startswith(TENANT_MARK) else None,
         **record.head,
         "content": answer.get("content"),
         "message": answer.get("message"),

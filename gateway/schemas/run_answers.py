@@ -29,6 +29,7 @@ class RunObject(TypedDict):
     created_at: int
     ended_at: int | None
     status: Literal["in_progress", "completed", "failed", "cancelled"]
+    tenant: str | None
     model: str
     program: RunProgram
     args: dict[str, Any]

@@ -101,6 +101,15 @@ def test_a_run_shows_text_apart_from_all_else(server: RunningServer, tmp_path: P
     assert whole["extension"]["logs"] == "note to self\n"
 
 
+def test_a_result_without_text_is_what_a_pipe_gets_as_one_line(server: RunningServer) -> None:
+    common = ("run", "-", "--url", server.url, "--api-key", "key")
+    result = run(*common, text="async def main(request, lm):\n    return {'a': [1, 2], 'é': None}\n")
+    assert (result.returncode, result.stdout) == (0, '{"a": [1, 2], "é": null}\n'), result.stderr
+    result = run(*common, text="async def main(request, lm):\n    await lm.emit('text')\n    return {'a': 1}\n")
+    assert (result.returncode, result.stdout) == (0, "text\n"), result.stderr
+    assert 'result: {"a": 1}' in result.stderr
+
+
 FAILURES = {
     "an exception": ("async def main(request, lm):\n    return 1 // len(request.tools)\n", "line 2, in main"),
     "a program that cannot run": ("async def main(request, lm):\n    return lm.x\n", "line 2, column 12"),

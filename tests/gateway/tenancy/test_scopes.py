@@ -181,3 +181,13 @@ async def test_the_operators_key_is_told_where_a_tool_would_have_gone_and_a_tena
         told.append(answer.json()["error"]["message"])
     assert "which is no public address" in told[0]
     assert told[1] == "localhost is at an address that is not allowed"
+
+
+async def test_a_run_names_its_tenant_and_no_key_of_the_settings(served: Served) -> None:
+    key = await served.key()
+    tenants = []
+    for value in (key.value, OPERATOR_KEY):
+        made = await served.client.post("/v1/runs", json={"source": SOURCE}, headers=bearer(value))
+        assert made.status_code == 200, made.text
+        tenants.append(made.json()["tenant"])
+    assert tenants == [await served.tenant_of(key), None]
