@@ -40,7 +40,7 @@ def adapter_rows(adapters: Sequence[Adapter] | AdapterShelf, inputs: StepInputs)
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """Some lanes of a step as a step of their own, on the CPU.
+    """Some lanes of a step as a step of their own, where the whole step lies.
 
     Attributes:
         inputs: Of the part.
@@ -59,14 +59,15 @@ class StepPart:
 
 
 def take_lanes(inputs: StepInputs, lanes: Sequence[int]) -> StepPart:
-    """The part of a step that some of its lanes, at least one, in order, make up."""
-    layout = inputs.layout
+    """The part of a step that some of its lanes, at least one, in order, make up; waits for a GPU that it lies on."""
+    layout, device = inputs.layout, inputs.token_ids.device
     rows = _rows_of(lanes, layout.query_starts)
     counts = [layout.query_starts[lane + 1] - layout.query_starts[lane] for lane in lanes]
-    index = torch.from_numpy(rows)
-    readouts = np.flatnonzero(np.isin(inputs.readout_rows.numpy(), rows))
+    index = torch.from_numpy(rows).to(device)
+    read = inputs.readout_rows.cpu().numpy()
+    readouts = np.flatnonzero(np.isin(read, rows))
     hidden = inputs.hidden
-    hidden_places = None if hidden is None else np.flatnonzero(np.isin(hidden.rows.numpy(), rows))
+    hidden_places = None if hidden is None else np.flatnonzero(np.isin(hidden.rows.cpu().numpy(), rows))
     part = StepInputs(
         token_ids=inputs.token_ids[index],
         positions=inputs.positions[index],
@@ -78,19 +79,19 @@ def take_lanes(inputs: StepInputs, lanes: Sequence[int]) -> StepPart:
             masks=[layout.masks[lane] for lane in lanes] if layout.masks else (),
         ),
         storage=inputs.storage,
-        readout_rows=_places_in(rows, inputs.readout_rows.numpy()[readouts]),
+        readout_rows=_places_in(rows, read[readouts]).to(device),
         hidden=_hidden_of(hidden, hidden_places, rows),
         adapters=[inputs.adapters[lane] for lane in lanes] if inputs.adapters else (),
     )
-    places = None if hidden_places is None else torch.from_numpy(hidden_places)
-    return StepPart(part, torch.from_numpy(readouts), places)
+    places = None if hidden_places is None else torch.from_numpy(hidden_places).to(device)
+    return StepPart(part, torch.from_numpy(readouts).to(device), places)
 
 
 def _hidden_of(hidden: HiddenReadout | None, places: Rows | None, rows: Rows) -> HiddenReadout | None:
     if hidden is None or places is None or not len(places):
         return None
-    states = torch.empty((len(places), hidden.states.shape[1]), dtype=hidden.states.dtype)
-    return HiddenReadout(_places_in(rows, hidden.rows.numpy()[places]), states)
+    states = hidden.states.new_empty((len(places), hidden.states.shape[1]))
+    return HiddenReadout(_places_in(rows, hidden.rows.cpu().numpy()[places]).to(hidden.rows.device), states)
 
 
 def _places_in(rows: Rows, wanted: Rows) -> torch.Tensor:

@@ -15,6 +15,8 @@ from engine.loop import EngineLoop
 from engine.request import GenerateRequest, ProgramSpec
 from tests.equivalence.harness import Outputs, Step, open_loop, request, run
 from tests.equivalence.test_random_schedules import KINDS, NUM_KINDS
+from tests.tiny_adapters import KINDS as KINDS_OF_ADAPTERS
+from tests.tiny_adapters import write_tiny_adapter
 from tests.tiny_models import Family, write_tiny_model
 
 pytestmark = [
@@ -49,6 +51,18 @@ def test_a_gpu_yields_the_cpus_tokens_chunked_cached_and_overlapped(family: Fami
     with open_loop(model, device="cuda", step=step, num_pages=12, overlap=False) as loop:
         assert run(loop, _requests()) == expected
         assert loop.stats.num_preemptions > 0
+
+
+@pytest.mark.parametrize("step", ["torch", "cuda"])
+def test_lanes_with_adapters_and_without_share_steps_of_a_gpu(step: Step, tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model", "llama", seed=4)
+    adapters = [write_tiny_adapter(tmp_path / kind, model, kind, seed=at) for at, kind in enumerate(KINDS_OF_ADAPTERS)]
+    names = ["", *(adapter.name for adapter in adapters)]
+    asked = [request(f"{name} {at}", [at, 9, 40, 7], adapter=name) for name in names for at in range(2)]
+    with open_loop(model, adapters=adapters) as loop:
+        expected = run(loop, asked)
+    with open_loop(model, device="cuda", step=step, adapters=adapters, max_batch_tokens=32) as loop:
+        assert run(loop, asked) == expected
 
 
 def _kind(number: int, name: str) -> GenerateRequest:
