@@ -19,6 +19,7 @@ from ssl import SSLContext
 import httpx2
 
 from extensions.tools.errors import EgressDenied, ToolInvalid
+from extensions.tools.kept import KeptConnections
 
 log = logging.getLogger(__name__)
 
@@ -98,10 +99,14 @@ class EgressPolicy:
         if real in _METADATA or not _is_public(real):
             where = f"{host} is" if _is_address(host) else f"{host} is at {address}, which is"
             outside = " and not in a network of WYE_TOOL_NETWORKS" if inside and real not in _METADATA else ""
-            told = f"{host} is no public address" if _is_address(host) else f"{host} is at an address that is not allowed"
+            told = (
+                f"{host} is no public address" if _is_address(host) else f"{host} is at an address that is not allowed"
+            )
             raise EgressDenied(told, detail=f"{where} no public address{outside}")
         if is_plain:
-            raise EgressDenied(f"{host}: use https://", detail=f"{host} is at the public address {address}: use https://")
+            raise EgressDenied(
+                f"{host}: use https://", detail=f"{host} is at the public address {address}: use https://"
+            )
 
 
 def ascii_host(url: httpx2.URL) -> str:
@@ -145,8 +150,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._host = host.lower()
         self._is_trusted = is_trusted
         self._resolver = resolver
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=keeps, keepalive_expiry=30.0)
-        self._transport = httpx2.AsyncHTTPTransport(verify=ssl, trust_env=False, limits=limits)
+        self._connections = KeptConnections(ssl=ssl, keeps=keeps)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Sends one request.
@@ -172,7 +176,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
                 extensions=extensions,
             )
             try:
-                return await self._transport.handle_async_request(pinned)
+                return await self._connections.handle_async_request(pinned)
             except (httpx2.ConnectError, httpx2.ConnectTimeout):
                 if at + 1 == len(addresses):
                     raise
@@ -180,7 +184,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Closes all connections."""
-        await self._transport.aclose()
+        await self._connections.aclose()
 
     async def _addresses(self, url: httpx2.URL) -> list[Address]:
         """Where a name leads, all of it checked."""

@@ -23,6 +23,9 @@ from extensions.tracing import trace_headers
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 """Carries the id of one piece of work, so that a service can tell a repetition from a second order."""
 
+KEEPS = 64
+"""Connections to a host that wait for the next call at most: about as many as many runs at once ask in one moment."""
+
 IDLE_S = 60.0
 """Connections to a host that was not asked for that long are closed."""
 
@@ -62,7 +65,7 @@ class HttpTools:
         key = host, spec.is_trusted, keeps
         pool = self._pools.get(key)
         if pool is None:
-            pool = self._pools[key] = _Pool(self._connect(host, spec.is_trusted, 8 if keeps else 0))
+            pool = self._pools[key] = _Pool(self._connect(host, spec.is_trusted, KEEPS if keeps else 0))
             self._watch()
         pool.num_busy += 1
         try:
