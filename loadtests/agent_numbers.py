@@ -91,7 +91,8 @@ def _cells(row: Mapping[str, Any]) -> list[Any]:
 def arms_table(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Table:
     """Workflows in the three ways; `options` are those of the command."""
     title = (
-        f"Agents, {options['instances']} at once, {options['tokens']} tokens between calls, "
+        f"Agents, {options['instances']} at once, {options['calls']} calls a run ({options['swarm_calls']} in Swarm), "
+        f"{options['tokens']} tokens between calls, "
         f"tool {options['tool_delay_ms']:g} ms, remote {options['rtt_ms']:g} ms away"
     )
     table = Table(title=title, headers=["workflow", "as", *_COLUMNS, "of local", "same tokens"])
@@ -100,9 +101,12 @@ def arms_table(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) ->
     return table
 
 
-def factorial_tables(rows: Sequence[Mapping[str, Any]], found: Mapping[str, float]) -> list[Table]:
-    """All combinations, and what each factor does."""
-    table = Table(title="ReACT as a program, tailored", headers=["with", *_COLUMNS, "of none", "same tokens"])
+def factorial_tables(rows: Sequence[Mapping[str, Any]], found: Mapping[str, float], num_calls: int) -> list[Table]:
+    """All combinations, and what each factor does, in runs of so many calls."""
+    table = Table(
+        title=f"ReACT as a program of {num_calls} calls, tailored",
+        headers=["with", *_COLUMNS, "of none", "same tokens"],
+    )
     for row in rows:
         table.add(combination_name([row[name] for name in FACTORS]), *_cells(row), row["ratio"], row["same"])
     multiplied = Table(title="What each does to runs per second", headers=["factor", "times"])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import functools
 import json
 import math
@@ -42,7 +43,7 @@ from loadtests.agent_numbers import (
     summary,
 )
 from loadtests.agent_work import TOOL, Shape, Task, Workflow, program_body, tasks
-from loadtests.results import report
+from loadtests.results import report, save
 from loadtests.server import RunningServer, running_server
 from loadtests.tables import Table
 from loadtests.tool_service import running_tool
@@ -158,8 +159,10 @@ async def factorial(bench: Bench, shape: Shape, options: argparse.Namespace) -> 
     ]
 
 
-async def measure(bench: Bench, options: argparse.Namespace) -> tuple[list[Table], dict[str, Any]]:
-    """All of it."""
+async def measure(
+    bench: Bench, options: argparse.Namespace, on_part: Callable[[list[Table], dict[str, Any]], None]
+) -> tuple[list[Table], dict[str, Any]]:
+    """All of it; `on_part` is told what there is after each workflow and after the combinations."""
     calls: dict[Workflow, int] = {"react": options.calls, "codeact": options.calls, "swarm": options.swarm_calls}
     shapes = {
         name: Shape(workflow=name, calls=count, tokens=options.tokens, spec_tokens=options.spec_tokens)
@@ -167,14 +170,20 @@ async def measure(bench: Bench, options: argparse.Namespace) -> tuple[list[Table
         if name in options.workflows
     }
     results: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in ("json", "markdown")}
-    rows = [row for shape in shapes.values() for row in await arms(bench, shape, options)]
-    tables = [arms_table(rows, vars(options))]
+    rows: list[dict[str, Any]] = []
     results["arms"] = rows
+    tables: list[Table] = []
+    for shape in shapes.values():
+        rows += await arms(bench, shape, options)
+        tables = [arms_table(rows, vars(options))]
+        on_part(tables, results)
     if "react" in shapes and not options.no_factorial:
-        combined = await factorial(bench, shapes["react"], options)
+        num_calls = options.factorial_calls or options.calls
+        combined = await factorial(bench, dataclasses.replace(shapes["react"], calls=num_calls), options)
         found = effects({(row["keep"], row["early"], row["drop"]): math.log(row["runs_per_s"]) for row in combined})
         results |= {"factorial": combined, "effects": found}
-        tables += factorial_tables(combined, found)
+        tables += factorial_tables(combined, found, num_calls)
+        on_part(tables, results)
     return tables, results
 
 
@@ -205,6 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--instances", type=int, default=128, help="runs at once")
     parser.add_argument("--calls", type=int, default=8, help="interactions of a run of ReACT and CodeACT")
     parser.add_argument("--swarm-calls", type=int, default=32, help="interactions of a run of Swarm")
+    parser.add_argument("--factorial-calls", type=int, help="interactions of a run in the combinations, if not --calls")
     parser.add_argument("--tokens", type=int, default=16, help="tokens generated between interactions")
     parser.add_argument("--spec-tokens", type=int, default=64, help="tokens of each tool's specification")
     parser.add_argument("--tool-delay-ms", type=float, default=100.0, help="what the tool of ReACT takes")
@@ -214,6 +224,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args(argv)
+
+    def keep(tables: list[Table], results: dict[str, Any]) -> None:
+        if options.json is not None:
+            save(tables, results, options.json)
+
     with (
         tempfile.TemporaryDirectory() as directory,
         running_tool(options.tool_delay_ms / 1000) as tool_url,
@@ -229,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log_path = Path(directory) / "log"
         with running_server(options.model, environment=environment, log_path=log_path) as server:
             try:
-                tables, results = uvloop.run(measure(Bench(server, tool_url), options))
+                tables, results = uvloop.run(measure(Bench(server, tool_url), options, keep))
             except ExceptionGroup as group:
                 print(f"a run failed: {group.exceptions[0]!r}\n{log_path.read_text()[-4000:]}", file=sys.stderr)
                 return 1
