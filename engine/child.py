@@ -59,8 +59,7 @@ def main() -> int:
     """Runs one engine until standard input ends. Returns the exit code: 0, or 1 if it could not start."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches the whole group; the parent decides
     order = msgspec.json.decode(_read_line(0), type=Order)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    set_up_logging(order.log_level, text, as_json=order.logs_json)
+    set_up_logging(order.log_level, as_json=order.logs_json)
     with os.fdopen(order.status, "wb", buffering=0) as status:
 
         def tell(news: Status) -> None:

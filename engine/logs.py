@@ -1,4 +1,4 @@
-"""How log lines are written: one line for people, or one JSON object."""
+"""How log lines are written by all processes of a server: one line for people, or one JSON object."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+"""Lines for people: when, how bad, where in the code (which says what kind of process), what."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -27,16 +30,15 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(fields, enc_hook=str).decode()
 
 
-def set_up_logging(level: str, text: logging.Formatter, *, as_json: bool) -> None:
+def set_up_logging(level: str, *, as_json: bool) -> None:
     """Sets up the root logger of this process, on standard error; replaces what was set up before.
 
     Args:
         level: Name of the least severe level that is written, in capitals.
-        text: Writes lines for people.
-        as_json: Write JSON objects instead.
+        as_json: Write JSON objects, not lines for people.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if as_json else text)
+    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(TEXT))
     logging.basicConfig(handlers=[handler], level=level, force=True)
     # Libraries warn on standard error, amid the lines of a log that somebody may read as JSON.
     logging.captureWarnings(as_json)

@@ -10,7 +10,6 @@ from gateway.settings import Settings
 
 def configure_logging(settings: Settings) -> None:
     """Sets up the root logger of this process; replaces what was set up before."""
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-    set_up_logging(settings.log_level.upper(), text, as_json=settings.log_format == "json")
+    set_up_logging(settings.log_level.upper(), as_json=settings.log_format == "json")
     # uvicorn tells of every start and every client that goes away; neither is news here.
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import typer
+
 from engine.request import EngineInfo
 from gateway.banner import Banner
 from gateway.cli.console import messages, output, print_warning
+from gateway.cli.exits import exit_code
 from gateway.cli.version import installed_version
 from gateway.logs import configure_logging
 from gateway.settings import Settings
@@ -16,24 +19,30 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("gateway.serve")
+
+
+def reporter_for(settings: Settings) -> ConsoleReporter | LogReporter:
+    """What tells of a server: to a person at a terminal, else in lines of its log. Sets up the log of this process."""
+    configure_logging(settings)
+    if settings.log_format == "json":
+        return JsonReporter(settings)
+    return ConsoleReporter(settings) if messages().is_terminal else LogReporter(settings)
 
 
 class LogReporter:
-    """Implements `gateway.serve.Reporter` with lines of the log, for servers whose log is read by programs."""
+    """Implements `gateway.serve.Reporter` with lines of the log, and the banner."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        configure_logging(settings)
 
     def stage(self, message: str) -> None:
         """Writes a line."""
         log.info("%s", message)
 
     def ready(self, url: str, info: EngineInfo, took_s: float) -> None:
-        """Writes a line with where and what is served."""
-        fields = {"url": url, "model": self._settings.model_names[0], "device": info.device, "took_s": round(took_s, 3)}
-        log.info("%(model)s is ready at %(url)s", fields)
+        """Prints the banner."""
+        print_banner(self._settings, url, info, took_s)
 
     def note(self, message: str) -> None:
         """Writes a line."""
@@ -46,13 +55,22 @@ class LogReporter:
     def __enter__(self) -> LogReporter:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         return
 
 
-def reporter_for(settings: Settings) -> ConsoleReporter | LogReporter:
-    """What tells of a server in the form of its log."""
-    return LogReporter(settings) if settings.log_format == "json" else ConsoleReporter(settings)
+class JsonReporter(LogReporter):
+    """The same for programs: nothing but lines of the log, the error that ends a server included."""
+
+    def ready(self, url: str, info: EngineInfo, took_s: float) -> None:
+        """Writes a line with where and what is served."""
+        fields = {"url": url, "model": self._settings.model_names[0], "device": info.device, "took_s": round(took_s, 3)}
+        log.info("%(model)s is ready at %(url)s", fields)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception) and (code := exit_code(error)) is not None:
+            log.error("%s", error, exc_info=log.isEnabledFor(logging.DEBUG))
+            raise typer.Exit(code) from None
 
 
 class ConsoleReporter:
@@ -65,9 +83,7 @@ class ConsoleReporter:
 
     def stage(self, message: str) -> None:
         """Shows what is being done."""
-        if not self._console.is_terminal:
-            self._console.print(f"{message} ...", markup=False)
-        elif self._status is None:
+        if self._status is None:
             self._status = self._console.status(message)
             self._status.start()
         else:
@@ -76,21 +92,7 @@ class ConsoleReporter:
     def ready(self, url: str, info: EngineInfo, took_s: float) -> None:
         """Prints the banner."""
         self._stop_spinner()
-        banner = Banner(
-            version=installed_version(),
-            url=url,
-            model=self._settings.model_names[0],
-            num_workers=self._settings.workers,
-            needs_key=bool(self._settings.api_keys or self._settings.admin_key),
-            has_tenants=bool(self._settings.admin_key),
-            info=info,
-            took_s=took_s,
-        )
-        console = output()
-        if console.is_terminal:
-            _print_banner(banner)
-        else:
-            print(banner.text(), flush=True)
+        print_banner(self._settings, url, info, took_s)
 
     def note(self, message: str) -> None:
         """Prints a line."""
@@ -112,6 +114,24 @@ class ConsoleReporter:
         if self._status is not None:
             self._status.stop()
             self._status = None
+
+
+def print_banner(settings: Settings, url: str, info: EngineInfo, took_s: float) -> None:
+    """Tells on standard output that requests are served."""
+    banner = Banner(
+        version=installed_version(),
+        url=url,
+        model=settings.model_names[0],
+        num_workers=settings.workers,
+        needs_key=bool(settings.api_keys or settings.admin_key),
+        has_tenants=bool(settings.admin_key),
+        info=info,
+        took_s=took_s,
+    )
+    if output().is_terminal:
+        _print_banner(banner)
+    else:
+        print(banner.text(), flush=True)
 
 
 def _print_banner(banner: Banner) -> None:

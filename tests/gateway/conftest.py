@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
@@ -18,6 +19,17 @@ __all__ = ["redis_server", "redis_url"]
 def model() -> TextModel:
     """A small text model, without an opening token."""
     return text_model()
+
+
+@pytest.fixture
+def root_logging_as_it_was() -> Iterator[None]:
+    """Leaves the log of the process as the test found it."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
 
 
 @pytest.fixture

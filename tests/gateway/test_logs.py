@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,15 +14,6 @@ from gateway.logs import configure_logging
 from gateway.settings import Settings
 from tests.fakes import Script, ScriptedEngine, scripted_client
 from tests.gateway.wire import CHAT, chat
-
-
-@pytest.fixture
-def _root_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 async def test_each_request_is_one_line_with_fields(
@@ -73,7 +63,7 @@ def _fails_with(error: EngineError) -> Script:
     return lambda request, index: [[40], error]
 
 
-@pytest.mark.usefixtures("_root_as_it_was")
+@pytest.mark.usefixtures("root_logging_as_it_was")
 def test_json_lines_hold_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(Settings(log_format="json", log_level="warning"))
     log = logging.getLogger("gateway.test")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import io
+import json
+import logging
 import os
 import re
 import shlex
@@ -12,16 +14,20 @@ import socket
 from pathlib import Path
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from rich.console import Console
 
+from engine.logs import set_up_logging
 from gateway.banner import Banner
 from gateway.children import describe_exit
-from gateway.cli.reporter import ConsoleReporter, LogReporter
-from gateway.failures import AddressUnavailable
+from gateway.cli.exits import exit_code
+from gateway.cli.reporter import ConsoleReporter, JsonReporter, LogReporter, reporter_for
+from gateway.failures import AddressUnavailable, GaveUp
 from gateway.listening import bind_socket, listen, url_of
+from gateway.logs import configure_logging
 from gateway.restarts import RestartPolicy, Restarts
 from gateway.rundir import run_directory
 from gateway.settings import Settings
@@ -191,6 +197,35 @@ def test_a_warning_stands_in_the_messages_of_either_form_of_log(
 ) -> None:
     ConsoleReporter(Settings()).warn("WYE_X [is] no setting")
     assert capsys.readouterr().err == "warning: WYE_X [is] no setting\n"
-    with caplog.at_level("WARNING", "gateway.cli.reporter"):
-        LogReporter.warn(LogReporter.__new__(LogReporter), "WYE_X is no setting")
+    with caplog.at_level("WARNING", "gateway.serve"):
+        LogReporter(Settings()).warn("WYE_X is no setting")
     assert [(one.levelname, one.message) for one in caplog.records] == [("WARNING", "WYE_X is no setting")]
+
+
+@pytest.mark.usefixtures("root_logging_as_it_was")
+def test_all_processes_write_the_same_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    written = []
+    for set_up in (
+        lambda: reporter_for(Settings()),
+        lambda: configure_logging(Settings()),
+        lambda: set_up_logging("INFO", as_json=False),
+    ):
+        set_up()
+        logging.getLogger("gateway.serve").warning("a [line]")
+        written.append(re.sub(r"\d", "0", capsys.readouterr().err))
+    assert set(written) == {"0000-00-00 00:00:00,000 WARNING gateway.serve: a [line]\n"}
+
+
+@pytest.mark.usefixtures("root_logging_as_it_was")
+def test_a_server_that_cannot_go_on_says_so_in_the_form_of_its_log(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = reporter_for(Settings(log_format="json"))
+    assert isinstance(reporter, JsonReporter)
+    reporter.stage("starting")
+    with pytest.raises(typer.Exit) as ended, reporter:
+        raise GaveUp("the engine process keeps dying")
+    assert ended.value.exit_code == exit_code(GaveUp(""))
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(one["level"], one["message"]) for one in told] == [
+        ("info", "starting"),
+        ("error", "the engine process keeps dying"),
+    ]

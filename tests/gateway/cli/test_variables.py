@@ -69,8 +69,8 @@ def test_a_start_warns_and_names_no_value(tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    assert "warning: WYE_API_KEY is no setting; did you mean WYE_API_KEYS?\n" in started.stderr
-    assert "warning: tool a: 192.0.2.1 is no public address" in started.stderr
+    assert "WARNING gateway.serve: WYE_API_KEY is no setting; did you mean WYE_API_KEYS?\n" in started.stderr
+    assert "WARNING gateway.serve: tool a: 192.0.2.1 is no public address" in started.stderr
     assert "WYE_WEATHER_TOKEN" not in started.stderr
     assert "s3cret" not in started.stderr
     assert started.returncode != 0
