@@ -108,16 +108,17 @@ def parser() -> argparse.ArgumentParser:
     return command
 
 
-def chosen_parts(text: str | None) -> list[str]:
-    """Parts by name, in the order given.
+def chosen_parts(text: str | None, *, dry: bool = False) -> list[str]:
+    """Parts by name, in the order given; all without a name.
 
     Raises:
-        ValueError: There is no such part.
+        ValueError: There is no such part, or not for a dry run.
     """
-    names = list(PARTS) if text is None else [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in PARTS]
+    known = [name for name, part in PARTS.items() if part.runs_dry or not dry]
+    names = known if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise ValueError(f"there is no part {', '.join(unknown) or text!r}; there are {', '.join(PARTS)}")
+        raise ValueError(f"there is no part {', '.join(unknown) or text!r}; there are {', '.join(known)}")
     return names
 
 
@@ -126,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = parser()
     options = command.parse_args(argv)
     try:
-        parts = chosen_parts(options.parts)
+        parts = chosen_parts(options.parts, dry=options.dry)
         card = "cpu" if options.dry else card_name()
         if options.real_model is not None:
             options.real_model = str(locate(options.real_model))

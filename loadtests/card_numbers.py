@@ -14,6 +14,9 @@ Tell = Callable[[Mapping[str, Any]], str]
 def checks(document: Mapping[str, Any]) -> str:
     """Numbers of tests, and which failed."""
     parts = [f"{document[name]} {name}" for name in ("passed", "failed", "skipped")]
+    if "sanitizer" in document:
+        found = document["sanitizer"]["found"]
+        parts.append(f"{document['sanitizer']['tool']}: {'no summary' if found is None else f'{found} found'}")
     names = [failure["test"].rpartition("/")[2] for failure in document["failures"]]
     return _list([*parts, *names[:4], *(["..."] if len(names) > 4 else [])])
 

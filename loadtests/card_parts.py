@@ -84,10 +84,12 @@ class Part:
     Attributes:
         about: The question.
         cases: Makes them, in order; of what cannot be asked here, none.
+        runs_dry: It can be tried out without a GPU.
     """
 
     about: str
     cases: Callable[[Setting], list[Case]]
+    runs_dry: bool = True
 
 
 def _checks(setting: Setting) -> list[Case]:
@@ -106,6 +108,28 @@ def _checks(setting: Setting) -> list[Case]:
             tell=tell.checks,
         )
         for name, (arguments, limit_s, spreads) in chosen.items()
+    ]
+
+
+SANITIZED: Mapping[str, tuple[str, Sequence[str]]] = {
+    "memory": ("memcheck", ["tests/engine/cuda", "tests/engine/attention/test_contract.py"]),
+    "races": ("racecheck", ["tests/engine/cuda/test_decode_attention.py", "tests/engine/cuda/test_matmul.py"]),
+}
+"""Tests under NVIDIA's sanitizer: its tool, and which."""
+
+
+def _sanitizer(setting: Setting) -> list[Case]:
+    return [
+        Case(
+            name=name,
+            module="loadtests.card_checks",
+            arguments=["--sanitizer", tool, "--", *tests],
+            result=f"sanitizer-{name}.json",
+            limit_s=900,
+            environment={"WYE_TEST_DEVICE": setting.device},
+            tell=tell.checks,
+        )
+        for name, (tool, tests) in SANITIZED.items()
     ]
 
 
@@ -324,6 +348,7 @@ PARTS: Mapping[str, Part] = {
     "start": Part("from the command to ready, kernels to be compiled or kept", _start),
     "memory": Part("what is used beside the KV pool", _memory),
     "quality": Part("what formats cost a real model", _quality),
+    "sanitizer": Part("whether kernels read or write what is not theirs, or race", _sanitizer, runs_dry=False),
 }
 """In the order in which they run."""
 

@@ -25,7 +25,10 @@ pytestmark = [
 ]
 
 HISTORIES = int(os.environ.get("WYE_TEST_HISTORIES", "100"))
-"""Random histories that an engine lives through; each makes some 25 schedules."""
+"""Random histories that engines live through; each makes some 25 schedules."""
+
+SHARES = 8
+"""Engines among which they are shared out, so that several processes may run them."""
 
 
 def _requests() -> list[GenerateRequest]:
@@ -108,9 +111,10 @@ def _any_kind(number: int, name: str) -> GenerateRequest:
     return msgspec.structs.replace(drawn, program=ProgramSpec(source=PROGRAMS[number % len(PROGRAMS)]))
 
 
+@pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("graphs", ["0", "1"])
 def test_random_histories_on_a_gpu_yield_what_requests_yield_alone(
-    graphs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    graphs: str, share: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_tiny_model(tmp_path, "qwen3", seed=1)
     monkeypatch.setenv("WYE_PROGRAM_GRAPHS", "0")
@@ -120,7 +124,7 @@ def test_random_histories_on_a_gpu_yield_what_requests_yield_alone(
     monkeypatch.setenv("WYE_PROGRAM_GRAPHS", graphs)
     monkeypatch.setenv("WYE_PROMPT_GRAPHS", graphs)
     with open_loop(model, device="cuda", step="cuda", num_pages=12, max_num_seqs=6, max_batch_tokens=32) as loop:
-        for seed in range(HISTORIES):
+        for seed in range(share, HISTORIES, SHARES):
             _live_through(loop, random.Random(seed), alone)
         assert loop.stats.num_preemptions > 0
 
