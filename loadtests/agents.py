@@ -201,8 +201,8 @@ def tools_file(path: Path, tool_url: str) -> None:
     path.write_text(json.dumps({"tools": [tool]}), encoding="utf-8")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command."""
+def parsed(*argv: str) -> argparse.Namespace:
+    """Options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests.agents", description="Measure agents as loops of a client and as programs."
     )
@@ -223,7 +223,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-factorial", action="store_true", help="leave the combinations out")
     parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
-    options = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command."""
+    options = parsed(*(sys.argv[1:] if argv is None else argv))
 
     def keep(tables: list[Table], results: dict[str, Any]) -> None:
         if options.json is not None:

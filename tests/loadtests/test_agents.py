@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -18,8 +18,9 @@ from extensions.runtime import Runtime
 from extensions.sandbox.pool import PoolOptions
 from extensions.tools.catalog import ToolCatalog, ToolInfo, ToolResult
 from loadtests.agent_client import CallFailed, Link, Spent, loop
-from loadtests.agent_numbers import COMBINATIONS, Measured, effects, same_share, summary
-from loadtests.agent_work import SOURCES, TOOL, Shape, Workflow, program_body, run_code, tasks
+from loadtests.agent_numbers import COMBINATIONS, Combination, Measured, effects, same_share, summary
+from loadtests.agent_work import SOURCES, TOOL, Shape, Task, Workflow, program_body, run_code, tasks
+from loadtests.agents import Bench, measure, parsed
 from loadtests.tool_service import running_tool
 from tests.fakes import Script, ScriptedEngine, text_model
 
@@ -174,6 +175,39 @@ def test_a_summary_says_how_much_of_the_text_is_the_same() -> None:
     found = summary([other], [base])
     assert (found["ratio"], found["same"], found["p50_s"], found["runs_per_s"]) == (2.0, 0.75, 3.0, 2.0)
     assert found["kv_mib_s"] is None
+
+
+class Counting(Bench):
+    """Runs nothing, and remembers of how many calls the runs were."""
+
+    def __init__(self) -> None:
+        self.num_calls: list[int] = []
+
+    async def loops(self, work: Sequence[Task], rtt_s: float) -> Measured:
+        return self._found(work)
+
+    async def programs(self, work: Sequence[Task], combination: Combination = (True, False, False)) -> Measured:
+        return self._found(work)
+
+    def _found(self, work: Sequence[Task]) -> Measured:
+        self.num_calls.append(work[0].shape.calls)
+        return measured(2.0, [[1, 2], [3, 4]])
+
+
+async def test_what_is_measured_is_told_part_by_part_and_names_the_size_of_its_runs() -> None:
+    options = parsed(
+        *("--workflows", "react", "swarm", "--instances", "2", "--rounds", "1"),
+        *("--calls", "5", "--swarm-calls", "6", "--factorial-calls", "3"),
+    )
+    bench, parts = Counting(), list[tuple[list[str], int]]()
+    tables, results = await measure(
+        bench, options, lambda found, so_far: parts.append(([one.title for one in found], len(so_far["arms"])))
+    )
+    assert bench.num_calls == [2, 2, 2, 5, 5, 5, 2, 2, 2, 6, 6, 6, *[3] * 8]
+    assert [(len(titles), num_rows) for titles, num_rows in parts] == [(1, 3), (1, 6), (3, 6)]
+    assert "5 calls a run (6 in Swarm)" in tables[0].title
+    assert "of 3 calls" in tables[1].title
+    assert len(results["factorial"]) == 8
 
 
 def test_the_tool_answers_late_on_a_connection_that_stays_open() -> None:
