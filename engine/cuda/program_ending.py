@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import torch
 
 from engine.cuda.kernels.draw import DrawForm
 from engine.cuda.lanes import DecodeLanes
+from engine.cuda.program_lanes import ProgramLanes
+from engine.cuda.program_passes import KernelPasses
 from engine.cuda.program_table import ProgramTable
-from engine.programs.torch_form import BatchResult, TorchProgram
+from engine.programs.torch_form import TorchProgram
 
 Draw = Callable[[torch.Tensor, DrawForm], None]
 """Draws from logits [M, V], which it may change, in a form: into the step's tokens and those that rows drew last."""
@@ -32,8 +35,12 @@ class ProgramEnding:
 
     def __init__(self, table: ProgramTable, *, is_alone: bool, form: DrawForm) -> None:
         self.table = table
-        self._is_alone = is_alone
         self._form = form
+        self._lanes = ProgramLanes(table, is_alone=is_alone)
+        graph = table.bound.graph
+        kept = [*graph.updates.values(), *graph.probes.values()]
+        # What is kept could be the logits themselves; lanes that do not run the program draw from theirs.
+        self._may_write = is_alone and all(graph.nodes[at].type.axis is None for at in kept)
         self._programs: dict[int, TorchProgram] = {}
 
     def launch(
@@ -58,20 +65,24 @@ class ProgramEnding:
         Returns:
             What the program noted down, by name: [M, any].
         """
-        table, positions = self.table, lanes.draw_positions.long()
-        mine, places = None, table.places(lanes.rows)
-        if not self._is_alone:
-            mine, places = table.places_among(lanes.rows)
-        result = self._program(logits).run(table.values(logits, places, positions, context), defer=True)
-        table.keep(places, positions, result.state)  # before anything is drawn over logits that may be state
+        rows, positions = lanes.rows, lanes.draw_positions
+        read = self._lanes.read(logits, rows, positions, context)
+        room = logits if self._may_write else None
+        result = self._program(logits).run(msgspec.structs.replace(read.values, room=room), defer=True)
+        self._lanes.keep_vectors(
+            read.places, positions, result.state
+        )  # before anything is drawn over what may be state
         noted = {name: value.clone() for name, value in result.probes.items()}
+        mine, returned = read.mine, None
         if result.tokens is None:
             assert result.scores is not None
             scores = result.scores
             draw(scores.contiguous() if mine is None else torch.where(mine[:, None], scores, logits), self._form)
+        elif mine is None:
+            returned = result.tokens.contiguous()
         else:
-            self._take_tokens(result, logits, mine, places, tokens, last_tokens, draw)
-        table.append(places, positions, tokens)
+            self._take_tokens(result.tokens, logits, mine, tokens, draw)
+        self._lanes.keep(rows, positions, read, result.state, tokens, last_tokens, returned)
         return noted
 
     def _program(self, logits: torch.Tensor) -> TorchProgram:
@@ -79,29 +90,18 @@ class ProgramEnding:
         num_lanes, vocab_size = logits.shape
         if num_lanes not in self._programs:
             graph = self.table.bound.graph  # draws are the recorded step's own, and keys for them are not handed over
-            self._programs[num_lanes] = TorchProgram(graph, vocab_size, logits.device, joins_draw=False)
+            passes = KernelPasses(vocab_size, logits.device)
+            self._programs[num_lanes] = TorchProgram(
+                graph, vocab_size, logits.device, native=False, joins_draw=False, passes=passes
+            )
         return self._programs[num_lanes]
 
     def _take_tokens(
-        self,
-        result: BatchResult,
-        logits: torch.Tensor,
-        mine: torch.Tensor | None,
-        places: torch.Tensor,
-        tokens: torch.Tensor,
-        last_tokens: torch.Tensor,
-        draw: Draw,
+        self, returned: torch.Tensor, logits: torch.Tensor, mine: torch.Tensor, tokens: torch.Tensor, draw: Draw
     ) -> None:
-        """The program chose tokens itself; lanes that are not its own draw theirs."""
-        assert result.tokens is not None
-        inside = (result.tokens >= 0) & (result.tokens < logits.shape[1])
-        chosen = torch.where(inside, result.tokens, -1)
-        written = chosen.clamp_min(0)
-        if mine is None:
-            tokens.copy_(chosen)
-            rows = torch.cat((last_tokens, last_tokens[:1]))  # one more, for lanes that are padding
-            last_tokens.copy_(rows.index_copy_(0, places, written)[:-1])
-            return
-        only = torch.full_like(logits, -torch.inf).scatter_(1, written[:, None], 0.0)
+        """The program chose tokens [M] itself; lanes that are not its own draw theirs."""
+        inside = (returned >= 0) & (returned < logits.shape[1])
+        chosen = torch.where(inside, returned, -1)
+        only = torch.full_like(logits, -torch.inf).scatter_(1, chosen.clamp_min(0)[:, None], 0.0)
         draw(torch.where(mine[:, None], only, logits), self._form)
         tokens.copy_(torch.where(mine, chosen, tokens))

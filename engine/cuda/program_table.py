@@ -8,15 +8,14 @@ Letters: R rows of device state, V vocabulary, K tokens that a program looks bac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from engine.programs.binding import BoundProgram
 from engine.programs.graph import Graph
-from engine.programs.torch_form import DTYPES, BatchValues, TorchProgram
+from engine.programs.torch_form import DTYPES, TorchProgram
 from engine.programs.types import Type
-from engine.sampling.random import position_keys
 
 MOST_RECENT = 64
 """Tokens back from the newest up to which a program counts as one that looks at some: of others all tokens are kept."""
@@ -92,6 +91,8 @@ class ProgramTable:
         device: The same.
         spare: R, the row of lanes that do not run it.
         most_context: Tokens of the longest context that a step may have; None if it may be any.
+        vocab_size: V.
+        reads: What the program reads of a step, as far as a recorded one computes it.
         num_seen: Newest tokens that are kept of a row.
         room: Numbers of `tokens` a row.
         used: [R + 1] bool, rows that run it.
@@ -110,7 +111,7 @@ class ProgramTable:
         self.most_context = most if seen is None else None
         self.device = device
         self.num_seen = most if seen is None else seen
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self.spare = num_rows
         self.program = TorchProgram(bound.graph, vocab_size, device)
 
@@ -127,76 +128,18 @@ class ProgramTable:
         # Of some tokens there is room for more than are seen: what is drawn again may already be there.
         self.room = self.most_context or 2 * max(1, self.num_seen)
         self.tokens = make(self.room if self.num_seen else 0, torch.int64)
-        self._back = torch.arange(-self.num_seen, 0, device=device)
         self._at = torch.arange(self.most_context or 0, device=device)
-        self._full = torch.full((1,), self.num_seen, dtype=torch.int64, device=device)
         graph, token = bound.graph, bound.graph.nodes[bound.graph.token]
         last = token.args[0] if self.program.can_defer else graph.token
-        self._reads = inputs_read(graph, (last, *graph.updates.values(), *graph.probes.values()))
+        self.reads = inputs_read(graph, (last, *graph.updates.values(), *graph.probes.values()))
 
-    def places(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows of the table [M] int64 of lanes that all run the program, from rows [M] int32 of the state."""
-        return rows.long() % (self.spare + 1)  # -1, of padding, is the last
-
-    def places_among(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which of some lanes run the program, [M] bool, and their rows of the table [M] int64."""
-        wide = self.places(rows)
-        mine = self.used[wide]
-        return mine, torch.where(mine, wide, self.spare)
-
-    def values(self, logits: torch.Tensor, places: torch.Tensor, positions: torch.Tensor, context: int) -> BatchValues:
-        """What a program reads, for logits [M, V] and positions [M] int64 in contexts of at most so many tokens."""
-        reads, keys, steps = self._reads, None, None
-        if reads & {"key", "step"} or "counts" in reads:
-            numbers = self.numbers[places]
-        if "key" in reads:
-            keys = position_keys(numbers[:, 0], positions).contiguous().view(torch.int64).view(-1)
-        if "step" in reads:
-            steps = positions - numbers[:, 1]
-        history, lengths, counts = None, None, None
-        if self.most_context is not None:
-            history, lengths = self._all_tokens(places, positions, context), positions
-            counts = self._counts(history, numbers[:, 1:]) if "counts" in reads else None
-        elif reads & (_OF_TOKENS | {"prev"}):
-            back = positions[:, None] + self._back
-            tokens = self.tokens[places[:, None], back % self.room]
-            history, lengths = torch.where(back >= 0, tokens, -1), self._full.expand(len(places))
-        state = {}
-        if self.states:
-            before = self._state_places(places, positions - 1)
-            state = {name: values[before] for name, values in self.states.items()}
-        return BatchValues(
-            lanes=[logits],
-            keys=keys,
-            steps=steps,
-            history=history,
-            lengths=lengths,
-            counts=counts,
-            parameters={name: values[places] for name, values in self.parameters.items()},
-            state=state,
-        )
-
-    def _all_tokens(self, places: torch.Tensor, positions: torch.Tensor, context: int) -> torch.Tensor:
-        """[M, T] int64, -1 beyond each one's own."""
+    def all_tokens(self, places: torch.Tensor, lengths: torch.Tensor, context: int) -> torch.Tensor:
+        """Histories of rows [M] int64 with lengths [M] int64 of at most so many tokens: [M, T] int64, then -1."""
         tokens = self.tokens[:, :context].index_select(0, places)
-        return torch.where(self._at[:context] < positions[:, None], tokens, -1)
+        return torch.where(self._at[:context] < lengths[:, None], tokens, -1)
 
-    def _counts(self, history: torch.Tensor, num_prompts: torch.Tensor) -> torch.Tensor:
-        """[M, V] int64, how often each token is in the output."""
+    def counts(self, history: torch.Tensor, num_prompts: torch.Tensor) -> torch.Tensor:
+        """How often each token is in the output: [M, V] int64 from histories [M, T] and tokens of prompts [M, 1]."""
         is_output = (self._at[: history.shape[1]] >= num_prompts) & (history >= 0)
-        out = torch.zeros((len(history), self._vocab_size), dtype=torch.int64, device=self.device)
+        out = torch.zeros((len(history), self.vocab_size), dtype=torch.int64, device=self.device)
         return out.scatter_add_(1, history.clamp_min(0), is_output.long())
-
-    def keep(self, places: torch.Tensor, positions: torch.Tensor, state: Mapping[str, torch.Tensor]) -> None:
-        """Writes the state after tokens of some positions."""
-        after = self._state_places(places, positions) if state else places
-        for name, value in state.items():
-            self.states[name].index_copy_(0, after, value.contiguous())
-
-    def append(self, places: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Writes tokens [M] int64 of some positions, if the program looks back."""
-        if self.num_seen:
-            self.tokens.view(-1).index_copy_(0, places * self.room + positions % self.room, tokens)
-
-    def _state_places(self, places: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return places * STATES + positions % STATES

@@ -1,9 +1,9 @@
-"""Operations of a program that go together in one native pass over the vocabulary, instead of one pass each.
+"""Operations of a program that go together in one pass over the vocabulary, instead of one pass each.
 
 What works element by element on numbers and truth values is joined with what it needs and what needs it, as far as
-nothing between them needs a whole row, like a sum. Results have the bits that the torch form gives. A pass that makes
-the scores of the program's draw draws from them too, while they are in the cache; often nobody else needs them, and
-they are written nowhere.
+nothing between them needs a whole row, like a sum. Results have the bits that the torch form gives. On a CPU passes are
+native; elsewhere whoever has some hands them in, see `Passes`. A native pass that makes the scores of the program's
+draw draws from them too, while they are in the cache; often nobody else needs them, and they are written nowhere.
 
 Letters: B requests, V vocabulary.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from engine.programs.graph import Graph, Node
 from engine.programs.types import VOCAB, Kind, Type, common_kind
 
 MOST_STEPS = 16
-"""Of one pass: with three operands each they fit into its registers."""
+"""Of one native pass: with three operands each they fit into its registers."""
 
 _LOGIC = {"and", "or", "xor", "not"}
 _COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
@@ -49,6 +50,39 @@ class Group:
     draw: int | None = None
 
 
+class Pass(Protocol):
+    """A group made ready."""
+
+    def run(self, args: Sequence[torch.Tensor], width: int, room: torch.Tensor | None = None) -> Sequence[torch.Tensor]:
+        """Values of the outputs, each [B, V] or for single values [B, 1]; of a group with a draw also its tokens, last.
+
+        Args:
+            args: Values of the group's args: [B, 1] or [B, V], B or 1 requests.
+            width: V.
+            room: Where to write the last output if it is the group's last node, [B, V] float32; may be one of `args`.
+        """
+        ...
+
+
+class Passes(Protocol):
+    """Makes groups ready.
+
+    Attributes:
+        most_nodes: Of a group.
+    """
+
+    @property
+    def most_nodes(self) -> int: ...
+
+    def can_fuse(self, graph: Graph, node: Node) -> bool:
+        """Whether a pass can compute a node, element by element: of single values, or over the vocabulary."""
+        ...
+
+    def make(self, graph: Graph, group: Group) -> Pass:
+        """A group made ready."""
+        ...
+
+
 def can_fuse(graph: Graph, node: Node) -> bool:
     """Whether a native pass can compute a node."""
     if node.type.axis != VOCAB:
@@ -70,7 +104,9 @@ def can_fuse(graph: Graph, node: Node) -> bool:
     return node.op in _LOGIC and node.type.kind == Kind.BOOL and all(one.kind == Kind.BOOL for one in types)
 
 
-def arrange(graph: Graph, needed: Sequence[int], outputs: Sequence[int], draw: int | None = None) -> list[int | Group]:
+def arrange(
+    graph: Graph, needed: Sequence[int], outputs: Sequence[int], draw: int | None = None, passes: Passes | None = None
+) -> list[int | Group]:
     """The order in which nodes are computed, those that gain from it together.
 
     Args:
@@ -79,10 +115,13 @@ def arrange(graph: Graph, needed: Sequence[int], outputs: Sequence[int], draw: i
         outputs: Those whose values are kept.
         draw: A `gumbel_argmax` over the vocabulary that no other node needs, to be drawn in the pass that makes its
             scores, if a pass does.
+        passes: What computes groups; None for native ones.
     """
+    is_fused = can_fuse if passes is None else passes.can_fuse
+    most_nodes = MOST_STEPS if passes is None else passes.most_nodes
     # A fused node has the depth of what it needs; what needs it and is not fused lies one deeper. So nothing between
     # two fused nodes of one depth is computed otherwise.
-    fused = {at for at in needed if can_fuse(graph, graph.nodes[at])}
+    fused = {at for at in needed if is_fused(graph, graph.nodes[at])}
     depths: dict[int, int] = {}
     for at in needed:
         args = graph.nodes[at].args
@@ -99,8 +138,9 @@ def arrange(graph: Graph, needed: Sequence[int], outputs: Sequence[int], draw: i
     for depth in range(max(depths.values(), default=-1) + 1):
         order += [at for at in needed if depths[at] == depth and at not in fused and at != draw]
         together = [at for at in needed if depths[at] == depth and at in fused]
-        for start in range(0, len(together), MOST_STEPS):
-            order += _joined(graph, together[start : start + MOST_STEPS], used_by, set(outputs), draw)
+        together.sort(key=lambda at: graph.nodes[at].type.axis is not None)  # no single value needs one that is not
+        for start in range(0, len(together), most_nodes):
+            order += _joined(graph, together[start : start + most_nodes], used_by, set(outputs), draw)
     return order
 
 
@@ -113,14 +153,35 @@ def _joined(
     if len(nodes) == 1 and not is_keyed and draw is None:
         return nodes  # torch needs one pass too
     inside = {*nodes, *(() if draw is None else (draw,))}
-    args = dict.fromkeys(arg for at in nodes for arg in _operands(graph.nodes[at]) if arg not in inside)
+    args = dict.fromkeys(arg for at in nodes for arg in operands(graph, graph.nodes[at]) if arg not in inside)
     outputs = tuple(at for at in nodes if at in kept or any(user not in inside for user in used_by[at]))
     key = () if draw is None else graph.nodes[draw].args[1:]
     return [Group(tuple(nodes), (*args, *key), outputs, draw)]
 
 
+class NativeFusion:
+    """Native passes.
+
+    Args:
+        native: Computes them.
+    """
+
+    most_nodes = MOST_STEPS
+
+    def __init__(self, native: NativePasses) -> None:
+        self._native = native
+
+    def can_fuse(self, graph: Graph, node: Node) -> bool:
+        """See `Passes`."""
+        return can_fuse(graph, node)
+
+    def make(self, graph: Graph, group: Group) -> FusedPass:
+        """See `Passes`."""
+        return FusedPass(graph, group, self._native)
+
+
 class FusedPass:
-    """A group made ready.
+    """A group made ready as a native pass.
 
     Args:
         graph: The program.
@@ -196,8 +257,13 @@ def _fits(one: Type) -> bool:
     return one.axis is None or (one.axis == VOCAB and one.kind in (Kind.BOOL, Kind.FLOAT))
 
 
-def _operands(node: Node) -> tuple[int, ...]:
-    return node.args[:1] if node.op in ("uniform", "hash_uniform") else node.args
+def operands(graph: Graph, node: Node) -> tuple[int, ...]:
+    """What a fused node is computed from: of others it has the shape alone, or they are all token ids."""
+    if node.op == "zeros":
+        return ()
+    if node.op == "uniform" or (node.op == "hash_uniform" and graph.nodes[node.args[1]].op == "vocab"):
+        return node.args[:1]
+    return node.args
 
 
 def _number(node: Node) -> int:

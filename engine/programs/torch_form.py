@@ -15,7 +15,7 @@ import torch
 
 from engine.native.passes import find_native_passes
 from engine.programs import torch_operations as operations
-from engine.programs.fused import FusedPass, Group, NotDrawn, arrange
+from engine.programs.fused import Group, NativeFusion, NotDrawn, Passes, arrange
 from engine.programs.graph import Graph, Node
 from engine.programs.torch_draws import Draws
 from engine.programs.types import HISTORY, VOCAB, Kind, Type, common_kind
@@ -36,7 +36,8 @@ class BatchValues(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         steps: [B] int64, output tokens before this one.
         history: [B, T] int64, prompt and output, -1 beyond each request's own.
         lengths: [B] int64, of the histories.
-        newest: [B, 1] int64, the newest token of each; can stand for both where nothing else is read of them.
+        newest: [B, K] int64, the newest tokens of each, the newest one last, -1 before its first; can stand for both
+            where nothing else is read of them.
         counts: [B, V] int64, how often each token is in the output.
         parameters: [B, 1] or [B, V] by name; a matrix is [K, R] and the same for all.
         state: [B, 1] or [B, V] by name.
@@ -114,7 +115,8 @@ class TorchProgram:
         device: Where everything lies.
         team: Threads for native passes, see `engine.native.passes`.
         native: Compute in native passes what they can, where the device has them.
-        joins_draw: Draw in the pass that makes the scores of the program's last draw, where one does.
+        joins_draw: Draw in the native pass that makes the scores of the program's last draw, where one does.
+        passes: What computes groups instead of native passes.
 
     Attributes:
         can_defer: The program ends with the draw of a plain sampler, on which nothing else depends: whoever has a
@@ -130,13 +132,15 @@ class TorchProgram:
         team: object | None = None,
         native: bool = True,
         joins_draw: bool = True,
+        passes: Passes | None = None,
     ) -> None:
         self._graph = graph
         self._device = device
         self._vocab = torch.arange(vocab_size, dtype=torch.int64, device=device)[None]
         self._draws = Draws(vocab_size, device)
-        has_passes = native and device.type == "cpu"
-        self._native = find_native_passes(self._draws.hashes.numpy(), team) if has_passes else None
+        has_native = native and passes is None and device.type == "cpu"
+        self._native = find_native_passes(self._draws.hashes.numpy(), team) if has_native else None
+        self._passes = passes if self._native is None else NativeFusion(self._native)
         others = (*graph.updates.values(), *graph.probes.values())
         self._plan = self._ready((graph.token, *others))
         token = graph.nodes[graph.token]
@@ -206,14 +210,14 @@ class TorchProgram:
         if self._native is None:
             return None
         outputs = (self._graph.token, *others)
-        order = arrange(self._graph, self._needed(outputs), outputs, self._graph.token)
+        order = arrange(self._graph, self._needed(outputs), outputs, self._graph.token, self._passes)
         is_joint = any(isinstance(one, Group) and one.draw is not None for one in order)
         return self._planned(order, outputs) if is_joint else None
 
     def _ready(self, outputs: Sequence[int], scores: int | None = None) -> _Plan:
         """What to compute for outputs; `scores` is the one that may be written over what it is made of."""
         needed = self._needed(outputs)
-        order = needed if self._native is None else arrange(self._graph, needed, outputs)
+        order = needed if self._passes is None else arrange(self._graph, needed, outputs, passes=self._passes)
         return self._planned(order, outputs, scores)
 
     def _needed(self, outputs: Sequence[int]) -> list[int]:
@@ -248,8 +252,8 @@ class TorchProgram:
     def _part(self, one: int | Group, *, is_last: bool = False) -> tuple[tuple[int, ...], _ComputeAll, tuple[int, ...]]:
         """What is made, how, and of what."""
         if isinstance(one, Group):
-            assert self._native is not None
-            fused = FusedPass(self._graph, one, self._native)
+            assert self._passes is not None
+            fused = self._passes.make(self._graph, one)
             width = self._vocab.shape[1]
             made = one.outputs if one.draw is None else (*one.outputs, one.draw)
             if is_last:
@@ -351,13 +355,13 @@ def _given(op: str, name: str | bool | float) -> _Compute:
         case _, "logits":
             return lambda values, _: values.lanes[0]
         case _, "prev":
-            return lambda values, _: _recent(values, 1) if values.newest is None else values.newest
+            return lambda values, _: _recent(values, 1)
         case _, "key":
             return lambda values, _: _there(values.keys)[:, None]
         case _, "step":
             return lambda values, _: _there(values.steps)[:, None]
         case _, "history":
-            return lambda values, _: _there(values.history)
+            return lambda values, _: _there(values.newest if values.history is None else values.history)
         case _, "places":
             return lambda values, _: _places(_there(values.history))
         case _, "counts":
@@ -378,6 +382,10 @@ def _there(value: torch.Tensor | None) -> torch.Tensor:
 
 def _recent(values: BatchValues, place: int) -> torch.Tensor:
     """The token at a place from the end of each history, -1 before its beginning: [B, 1]."""
+    newest = values.newest
+    if newest is not None and place <= newest.shape[1]:
+        at = newest.shape[1] - place
+        return newest[:, at : at + 1]
     return operations.gather(_there(values.history) + 1, (_there(values.lengths) - place)[:, None]) - 1
 
 
