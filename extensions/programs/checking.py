@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from extensions.errors import CAPABILITY_MISSING, CapabilityMissing, Diagnostic, ProgramInvalid
 from extensions.programs.header import Header, read_header
 from extensions.programs.program import Program, digest_of
 from extensions.sandbox.checking import CHECK_S, TOO_LONG, check_types
 from extensions.sandbox.pool import WorkerPool
+from extensions.sandbox.surroundings import lacking
 
 MAX_REMEMBERED = 1024
 """Scripts whose check is remembered."""
@@ -77,7 +79,9 @@ class ProgramChecker:
     async def _judge(self, digest: str, source: str, header: Header) -> Program | ProgramInvalid:
         problems = list(header.diagnostics)
         if not any(one.rule == "invalid-syntax" for one in problems):
-            problems += await check_types(self._pool, source, header.annotations, check_s=self._check_s)
+            missing = await lacking(self._pool, header.uses)
+            types = await check_types(self._pool, source, header.annotations, check_s=self._check_s)
+            problems += missing + [one for one in types if not _is_told(one, missing)]
         if errors := [one for one in problems if one.severity == "error"]:
             kind = CapabilityMissing if all(one.rule == CAPABILITY_MISSING for one in errors) else ProgramInvalid
             return kind(sorted(problems, key=lambda one: (one.line, one.column)))
@@ -91,6 +95,13 @@ class ProgramChecker:
             params=fields.get("params"),
             needs=tuple(header.needs),
         )
+
+
+def _is_told(problem: Diagnostic, missing: Sequence[Diagnostic]) -> bool:
+    """Whether what is missing has been told already, with what there is instead."""
+    if not problem.rule.startswith("unresolved-"):
+        return False
+    return any(one.line == problem.line and one.column <= problem.column <= one.end_column for one in missing)
 
 
 def _text_problem(source: str, max_bytes: int) -> str | None:

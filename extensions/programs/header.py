@@ -13,6 +13,7 @@ from extensions.errors import Diagnostic
 from extensions.programs.arguments import schema_error
 from extensions.programs.capabilities import Need, read_needs
 from extensions.programs.program import EXT_API
+from extensions.programs.uses import Use, read_uses
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _VERSION = re.compile(
@@ -47,6 +48,7 @@ class Header:
         description: First paragraph of the docstring, or the header's own.
         needs: Capabilities that it names.
         annotations: Types to write beside the parameters of `main` that have none.
+        uses: What it takes from Python's library.
         diagnostics: What is wrong with it.
     """
 
@@ -54,6 +56,7 @@ class Header:
     description: str = ""
     needs: list[Need] = field(default_factory=list)
     annotations: list[Insertion] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
 
@@ -77,6 +80,7 @@ def read_header(source: str) -> Header:
         _count_characters(tree, source.split("\n"))
     _read_extension(tree, header)
     _read_main(tree, header)
+    header.uses = read_uses(tree)
     return header
 
 

@@ -24,8 +24,10 @@ MAX_DIAGNOSTICS = 50
 """Problems that are told of one script."""
 
 _MEMORY_BYTES = 64 * 2**20
-# The sandbox knows this exception, and its checker does not.
-_STUBS_END = f"\nclass PermissionError(OSError): ...\ndef {CHECK_ONLY}() -> None: ...\n"
+# The sandbox knows these exceptions, and its checker does not.
+_EXCEPTIONS = (("PermissionError", "OSError"), ("ImportError", "Exception"), ("ModuleNotFoundError", "ImportError"))
+_CLASSES = "".join(f"class {name}({base}): ...\n" for name, base in _EXCEPTIONS)
+_STUBS_END = f"\n{_CLASSES}def {CHECK_ONLY}() -> None: ...\n"
 
 
 async def check_types(
