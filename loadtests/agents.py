@@ -125,12 +125,13 @@ async def _together(runs: Sequence[Callable[[], Awaitable[Spent]]]) -> Measured:
 
 async def arms(bench: Bench, shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One workflow in all ways."""
-    measured: dict[str, list[Measured]] = {way: [] for way in WAYS}
+    ways = [way for way in WAYS if way in options.ways]
+    measured: dict[str, list[Measured]] = {way: [] for way in ways}
     for number in range(-1, options.rounds):
         warm_up = number < 0
         some = shape if not warm_up else Shape(workflow=shape.workflow, calls=2, tokens=2, spec_tokens=8, ask_tokens=8)
         work = tasks(some, options.instances, round_number=number, vocab_size=options.vocab_size)
-        for way in WAYS if number % 2 else WAYS[::-1]:
+        for way in ways if number % 2 else ways[::-1]:
             if way == "program":
                 found = await bench.programs(work)
             else:
@@ -139,7 +140,8 @@ async def arms(bench: Bench, shape: Shape, options: argparse.Namespace) -> list[
                 measured[way].append(found)
                 print(f"{shape.workflow} {way}: {found.runs_per_s:.2f} runs/s", file=sys.stderr, flush=True)
     return [
-        {"workflow": shape.workflow, "way": way, **summary(found, measured["local"])} for way, found in measured.items()
+        {"workflow": shape.workflow, "way": way, **summary(found, measured.get("local", found))}
+        for way, found in measured.items()
     ]
 
 
@@ -210,6 +212,9 @@ def parsed(*argv: str) -> argparse.Namespace:
     parser.add_argument("--vocab-size", type=int, default=30_000, help="token ids of prompts are below")
     parser.add_argument(
         "--workflows", nargs="+", choices=("react", "codeact", "swarm"), default=["react", "codeact", "swarm"]
+    )
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=list(WAYS), help="compared with local, where that is"
     )
     parser.add_argument("--instances", type=int, default=128, help="runs at once")
     parser.add_argument("--calls", type=int, default=8, help="interactions of a run of ReACT and CodeACT")
