@@ -99,6 +99,8 @@ def _decode_attention(
     context = tl.load(lens_ptr + lane, cache_modifier=".cg")
     position = tl.load(positions_ptr + lane, cache_modifier=".cg")
     own = tl.maximum(context - 1, 0)  # the newest token, whose K and V this kernel makes; the others are stored
+    if WINDOW == 1:  # else the compiler sees that no other token is visible, and fails on the loop that runs but once
+        own = tl.maximum(tl.load(lens_ptr + lane, volatile=True) - 1, 0)
     oldest = tl.maximum(context - WINDOW, 0) if WINDOW > 0 else 0
     seen_from = oldest
     if CODES and WINDOW > 0:

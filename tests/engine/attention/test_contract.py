@@ -62,8 +62,9 @@ def make_step(
     for garbage in storage.scales or storage.layers:
         garbage.fill_(float("nan"))
     if storage.smoothing is not None:
-        storage.smoothing.mean.normal_(0, 2, generator=random)
-        storage.smoothing.scale.uniform_(0.3, 3, generator=random)
+        mean, scale = storage.smoothing.mean, storage.smoothing.scale
+        mean.copy_(torch.empty(mean.shape).normal_(0, 2, generator=random))
+        scale.copy_(torch.empty(scale.shape).uniform_(0.3, 3, generator=random))
     order = torch.randperm(num_pages, generator=random).tolist() if fragmented else list(range(num_pages))
     starts, tables, slots, masks = [0], [], [], list[torch.Tensor | None]()
     for index, ((rows, context), pages) in enumerate(zip(lanes, needed, strict=True)):

@@ -20,7 +20,9 @@ from engine.attention.page_lists import take_lanes
 from engine.attention.tables import flatten
 from engine.errors import ModelLoadError
 from tests.engine.attention.flashinfer_double import SlowLibrary
-from tests.engine.attention.test_contract import Step, dense, make_step
+from tests.engine.attention.test_contract import DEVICE, Step, dense, make_step
+
+pytestmark = pytest.mark.skipif(DEVICE.type != "cpu", reason="plain arithmetic stands for the kernels, on a CPU")
 
 FA2, FA3 = Form("fa2", torch.bfloat16, 64, False), Form("fa3", torch.bfloat16, 64, False)
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from engine.attention.xformers import XFormersBackend
 from engine.attention.xformers_library import MAX_ROWS, VERSION, PagedLanes, XFormers
 from engine.errors import ModelLoadError
-from tests.engine.attention.test_contract import Step, dense, make_step
+from tests.engine.attention.test_contract import DEVICE, Step, dense, make_step
+
+pytestmark = pytest.mark.skipif(DEVICE.type != "cpu", reason="plain arithmetic stands for the kernels, on a CPU")
 
 
 class SlowSplitK:

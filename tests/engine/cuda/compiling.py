@@ -117,6 +117,7 @@ def compile_kernels(requests: Sequence[CompileRequest]) -> list[CompiledFacts]:
 def recorded_launches() -> Iterator[list[CompileRequest]]:
     """Nothing is launched inside, only written down for `compile_kernels`; tensors may be on the "meta" device."""
     from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
 
     requests: list[CompileRequest] = []
 
@@ -125,6 +126,7 @@ def recorded_launches() -> Iterator[list[CompileRequest]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InterpretedFunction, "run", record)
+        patch.setattr(JITFunction, "run", record)  # where a GPU runs the tests
         yield requests
 
 

@@ -33,7 +33,7 @@ def codes_of(name: str) -> tuple[torch.Tensor, KVCodes | None]:
     return unset(2, 9, S, G, D, dtype=kind.dtype), codes
 
 
-def launch_decode(width: int, name: str = "bfloat16") -> None:
+def launch_decode(width: int, name: str = "bfloat16", *, window: int | None = None) -> None:
     kv, codes = codes_of(name)
     integers, angles, norm = unset(width, dtype=torch.int32), unset(64, D // 2, dtype=torch.float32), unset(D)
     scratch = unset(99, dtype=torch.float32)
@@ -49,7 +49,7 @@ def launch_decode(width: int, name: str = "bfloat16") -> None:
         norm,
         1e-6,
         0.1,
-        None,
+        window,
         scratch,
         scratch,
         integers,
@@ -91,8 +91,9 @@ def test_kernels_of_steps_and_prompts_fit_the_h200() -> None:
     with recorded_launches() as requests:
         launch_decode(1)
         launch_decode(64)
+        launch_decode(8, window=1)
         launch_prefill()
-    assert len(requests) == 3
+    assert len(requests) == 4
     for facts in compile_kernels(requests):
         assert facts.spills <= MOST_SPILLED
         assert facts.shared_bytes <= SHARED_LIMIT

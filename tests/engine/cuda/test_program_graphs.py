@@ -16,9 +16,10 @@ import torch
 
 from engine.cuda import program_graphs, recorded_step, recordings
 from engine.cuda.graphs import GraphDecoder
+from engine.cuda.kernels.draw import PLAIN
 from engine.cuda.model import CudaModel
 from engine.cuda.program_ending import ProgramEnding
-from engine.cuda.program_table import tokens_seen
+from engine.cuda.program_table import ProgramTable, tokens_seen
 from engine.cuda.recorded_step import RecordedStep
 from engine.models.checkpoint import open_checkpoint
 from engine.models.weights import load_weights
@@ -34,6 +35,7 @@ from tests.engine.models.harness import storage_for
 from tests.tiny_models import write_tiny_model
 
 V = 512
+MOST_LANES = 4
 PROMPT = (5, 9, 301)
 
 PLAIN = "def sample(logits, key, heat):\n    return gumbel_argmax(logits / heat, key)\n"
@@ -54,11 +56,25 @@ def sample(logits, key, history, counts):
     return gumbel_argmax(logits - float(counts) * 3.0 + float(sum(history)) * 0.001 * float(vocab % 3), key)
 """
 
+VECTORS = """
+state.seen = zeros(vocab)
+state.count = 0
+state.is_odd = False
+
+def sample(logits, key, prev, rate):
+    state.seen = where(one_hot(prev), rate, state.seen * 0.5)
+    state.count = state.count + prev % 3
+    state.is_odd = not state.is_odd
+    probe.count = state.count
+    return gumbel_argmax(logits - where(state.is_odd, state.seen, 0.0) + float(state.count), key)
+"""
+
 PROGRAMS: Mapping[str, tuple[str, dict[str, float]]] = {
     "scores": (PLAIN, {"heat": 0.7}),
     "state and recent tokens": (WALK, {"rate": 0.25}),
     "tokens of its own": (OWN, {}),
     "whole history": (WHOLE, {}),
+    "state of every kind": (VECTORS, {"rate": 4.0}),
 }
 
 
@@ -156,7 +172,8 @@ class Engine:
 
     def draw_recorded(self, rows: Sequence[Row], lanes: Sequence[SampleLane]) -> list[int]:
         assert self.decoder is not None
-        MadeUp.logits = torch.stack([logits_of(row) for row in rows])
+        MadeUp.logits.fill_(float("nan"))  # of padding
+        MadeUp.logits[: len(rows)].copy_(torch.stack([logits_of(row) for row in rows]))
         staged = self.decoder.stage([row.lane for row in rows])
         running = self.programs.alike(lanes)
         assert staged is not None
@@ -176,9 +193,9 @@ def logits_of(row: Row) -> torch.Tensor:
 
 
 class MadeUp:
-    """In place of the kernels from tokens to logits."""
+    """In place of the kernels from tokens to logits, which a graph reads where they lie."""
 
-    logits = torch.zeros(0)
+    logits: torch.Tensor
 
     def __init__(self, plan: Any, lanes: Any, storage: Any, buffers: Any, last_tokens: Any, *, pdl: bool) -> None:
         self._width = plan.width
@@ -186,8 +203,7 @@ class MadeUp:
 
     def launch(self) -> torch.Tensor:
         logits = self._buffers.logits[: self._width]
-        logits.fill_(float("nan"))  # of padding
-        logits[: len(self.logits)] = self.logits
+        logits.copy_(self.logits[: self._width])
         return cast("torch.Tensor", logits)
 
 
@@ -196,10 +212,11 @@ def decoder(tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatc
     checkpoint = open_checkpoint(write_tiny_model(tmp_path, "llama", num_hidden_layers=1, vocab_size=V))
     model = CudaModel.of(checkpoint.config, load_weights(checkpoint, torch.float32, device))
     monkeypatch.setattr(recorded_step, "Decoding", MadeUp)
+    monkeypatch.setattr(MadeUp, "logits", torch.empty((MOST_LANES, V), device=device), raising=False)
     monkeypatch.setattr(recordings, "FIRST_USES", 1)
     storage = storage_for(checkpoint.config, num_pages=8, device=device)
     state = SamplerState(num_rows=6, vocab_size=V, device=device)
-    return GraphDecoder(model, storage, state, max_lanes=4, max_context=32, pdl=False, records_programs=True)
+    return GraphDecoder(model, storage, state, max_lanes=MOST_LANES, max_context=32, pdl=False, records_programs=True)
 
 
 def engines(decoder: GraphDecoder, programs: Sequence[str | None]) -> tuple[Engine, Engine]:
@@ -301,6 +318,42 @@ def test_a_program_is_recorded_after_some_uses_and_when_nothing_waits(
     assert decoder.draw_by_program(staged, running) is None
     decoder.rest()
     assert decoder.draw_by_program(staged, running) is not None
+
+
+def test_a_program_is_recorded_once_its_kernels_are_compiled(
+    decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordings, "LAST_USES", 3)
+    asked: list[ProgramEnding] = []
+    ours, _ = engines(decoder, ["scores"])
+    row = ours.rows[0]
+    staged, running = decoder.stage([row.lane]), ours.programs.alike([row.sample_lane])
+    assert staged is not None
+    assert running
+    MadeUp.logits = logits_of(row)[None]
+    with monkeypatch.context() as patch:
+        patch.setattr(ProgramEnding, "is_ready", lambda ending: asked.append(ending))
+        for _ in range(5):
+            assert decoder.draw_by_program(staged, running) is None
+            decoder.rest()
+    assert len(set(asked)) == 1
+    decoder.rest()
+    assert decoder.draw_by_program(staged, running) is not None
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_compiling_touches_no_sequence(device: torch.device, program: str, is_alone: bool) -> None:
+    source, values = PROGRAMS[program]
+    table = ProgramTable(bind(source, values, V), 3, V, device, 32)
+    kept = [table.numbers, table.used, table.tokens, *table.parameters.values(), *table.states.values()]
+    for values_of_rows in kept:
+        values_of_rows.fill_(1)
+    with torch.inference_mode():
+        ProgramEnding(table, is_alone=is_alone, form=PLAIN).warm_up()
+    for values_of_rows in kept:
+        rows = values_of_rows.view(4, -1)
+        assert (rows[:-1] == 1).all()
 
 
 def test_where_others_always_wait_a_program_is_recorded_in_the_end(
