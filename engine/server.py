@@ -159,8 +159,9 @@ class EngineServer:
                 return False
         # Asking is a third of the price of a receive that finds nothing, and this is asked in every step.
         while int(self._socket.get(zmq.EVENTS)) & _POLLIN:
-            identity, payload = self._socket.recv_multipart(zmq.NOBLOCK)
-            self._obey(identity, payload)
+            identity, *payloads = self._socket.recv_multipart(zmq.NOBLOCK)
+            for payload in payloads:
+                self._obey(identity, payload)
         return True
 
     def _patience_ms(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -96,6 +97,7 @@ class SteppedGeneration:
         self._choice: int | None = None
         self._banned: list[int] = []
         self._further: deque[tuple[int, EngineDistribution | None]] = deque()
+        self._ends_by_text = bool(options.stop) or options.until is not None
         self._taken: list[int] = []
         self._num_known = 0
         self._end: Step | None = None
@@ -161,6 +163,21 @@ class SteppedGeneration:
             text=text + step.text,
         )
 
+    def known(self, most: int) -> list[Step]:
+        """What follows if each token shown is taken: as many steps as are known, without their text, at most so many.
+
+        None where the text of a token may end the generation, nor where something else was chosen or forbidden.
+        """
+        if self._ends_by_text or not self._takes_known():
+            return []
+        known = itertools.islice(self._further, most)
+        return [Step(token_id=token_id, distribution=_unpacked(packed)) for token_id, packed in known]
+
+    def take(self, count: int) -> None:
+        """As many of the steps that are `known` were gone, each by taking the token shown before."""
+        for _ in range(count):
+            self._take_proposal()
+
     def choose(self, token_id: int) -> None:
         """Takes this token instead of the one proposed, when the generation goes on.
 
@@ -216,12 +233,17 @@ class SteppedGeneration:
 
     async def _take_known(self) -> Step:
         """Takes what is proposed, and proposes what the engine told with it; the engine hears of it later."""
+        step = self._take_proposal()
+        if self._end is not None:
+            await self.aclose()
+        return step
+
+    def _take_proposal(self) -> Step:
         assert self._proposal is not None
         self._choice = None
         self._taken.append(self._proposal)
         text = self._feed(TokenEvent(request_id="", index=0, token_ids=[self._proposal]))
         if self._end is not None:
-            await self.aclose()
             return Step(finish_reason=self._end.finish_reason, text=text)
         self._proposal, packed = self._further.popleft()
         return Step(token_id=self._proposal, distribution=_unpacked(packed), text=text)

@@ -41,7 +41,11 @@ MISTRUST = -4
 CONFIDENT = 8
 """Once as many were taken the caller is told of several proposals together: waking it for each costs more than they."""
 BURST = 4
-"""How many."""
+"""How many. Most that wait for the caller's next word behind those is as many again."""
+SURE = 32
+"""Once as many were taken ..."""
+LONG_BURST = 8
+"""... it is as many: the more often the caller took what was proposed, the less is lost by its taking another."""
 
 
 class Stepping:
@@ -68,7 +72,11 @@ class Stepping:
         """False while the next step of a sequence has to wait for its caller."""
         if sequence.num_open <= 0:
             return True
-        if sequence.num_open > 2 * _burst(sequence) or sequence.trust < TRUSTED or sequence.constraint is not None:
+        if (
+            sequence.num_open > _burst(sequence) + min(_burst(sequence), BURST)
+            or sequence.trust < TRUSTED
+            or sequence.constraint is not None
+        ):
             return False
         if sequence.num_pending < 1:
             return False  # the last is drawn already
@@ -141,7 +149,7 @@ class Stepping:
             except ConstraintBroken as broken:
                 return self._end_with(sequence, broken)
         is_other = token_id != proposal
-        sequence.trust = MISTRUST if is_other else min(sequence.trust + 1, CONFIDENT)
+        sequence.trust = MISTRUST if is_other else min(sequence.trust + 1, SURE)
         if is_other or sequence in self._changed:  # it drew by other rules than it does now
             self._withdraw(sequence, len(sequence.token_ids))
         if is_other and sequence.params.remembers_output:
@@ -164,7 +172,7 @@ class Stepping:
             events.append(self._accept(sequence, sequence.proposal))
             if sequence.is_finished:
                 break
-            sequence.trust = min(sequence.trust + 1, CONFIDENT)
+            sequence.trust = min(sequence.trust + 1, SURE)
             sequence.proposal = sequence.ahead.pop(0).token_id
             sequence.num_shown -= 1
         return events
@@ -235,4 +243,6 @@ class Stepping:
 
 def _burst(sequence: Sequence) -> int:
     """How many proposals its caller is told of together."""
+    if sequence.trust >= SURE:
+        return LONG_BURST
     return BURST if sequence.trust >= CONFIDENT else 1

@@ -73,15 +73,20 @@ class Guard:
         if self.on_failure is not None:
             self.on_failure()
 
-    def count_call(self) -> None:
-        """One call of what the server gives the script."""
+    @property
+    def calls_left(self) -> int:
+        """Calls that the script may still make."""
+        return max(self.limits.host_calls - self.usage.num_host_calls, 0)
+
+    def count_call(self, count: int = 1) -> None:
+        """One call of what the server gives the script; or some that were answered before they were made."""
         if self.failure is not None:
             raise RunEnded
         if self._parent is not None:
-            self._parent.count_call()
+            self._parent.count_call(count)
         usage = self.usage
         with self._counting:
-            usage.num_host_calls += 1
+            usage.num_host_calls += count
         if usage.first_call_s is None:
             usage.first_call_s = self.elapsed_s
         self._hold("host_calls", usage.num_host_calls, self.limits.host_calls)

@@ -96,6 +96,7 @@ class ScriptGeneration:
         self._num_cached = 0
         self._num_counted = 0
         self._is_stepping = False
+        self._num_known = 0
         self._has_ended = False
         scope.steppers.add(self)
 
@@ -103,11 +104,10 @@ class ScriptGeneration:
         """Goes on to the next token, or to the n-th from here."""
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_STEPS:
             raise invalid(f"n must be a whole number from 1 to {MAX_STEPS}")
-        if self._is_stepping:
-            raise invalid("the generation is stepping already: await that first")
+        self._check_free()
         if choose is not None:
             self._choose(choose)
-        self._is_stepping = True
+        self._is_stepping, self._num_known = True, 0
         try:
             found = await self._stepped.step(n)
         except InvalidRequest as error:
@@ -121,6 +121,25 @@ class ScriptGeneration:
             await self.aclose()
         return ScriptStep(self._scope, found.token_id, found.finish_reason, found.distribution)
 
+    async def steps(self, taken: int, n: int = 1, *, choose: int | None = None) -> list[ScriptStep]:
+        """Goes on as `step` does, and tells of what is known behind that: of the known the script took so many before.
+
+        The calls of `step` that are spared by that count as if they had been made.
+        """
+        self._take(taken)
+        step = await self.step(n, choose=choose)
+        if step.finished:
+            return [step]
+        guard = self._scope.guard
+        known = self._stepped.known(min(guard.decode_left, guard.calls_left))
+        self._num_known = len(known)
+        return [step, *(ScriptStep(self._scope, one.token_id, None, one.distribution) for one in known)]
+
+    async def take(self, count: int) -> None:
+        """The script took so many of the known, and turns to something else."""
+        self._take(count, num_counted=1)
+        self._count()
+
     async def choose(self, token: int) -> None:
         """Says which token comes next."""
         self._choose(token)
@@ -128,6 +147,7 @@ class ScriptGeneration:
     async def ban(self, tokens: Sequence[int]) -> None:
         """Forbids tokens for the rest of the generation."""
         self._stepped.ban(token_ids(tokens, "tokens"))
+        self._num_known = 0
 
     async def stop(self) -> None:
         """Ends it; a token that was chosen is taken, one that was only shown is not."""
@@ -149,6 +169,20 @@ class ScriptGeneration:
         if isinstance(token, bool) or not isinstance(token, int):
             raise invalid("token must be a token id")
         self._stepped.choose(token)
+        self._num_known = 0
+
+    def _check_free(self) -> None:
+        if self._is_stepping:
+            raise invalid("the generation is stepping already: await that first")
+
+    def _take(self, count: int, num_counted: int = 0) -> None:
+        self._check_free()
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= self._num_known:
+            raise invalid(f"only {self._num_known} steps are known")
+        if count and not self._has_ended:
+            self._scope.guard.count_call(count - num_counted)
+            self._stepped.take(count)
+            self._num_known -= count
 
     def _count(self) -> None:
         usage, guard = self._stepped.usage, self._scope.guard

@@ -11,7 +11,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from inspect import iscoroutine
 from typing import Any, Protocol
-from uuid import uuid4
 
 from pydantic_monty import ClassInstance, ClassType
 
@@ -35,6 +34,7 @@ from extensions.programs.stepping import Choice, ScriptDistribution, ScriptGener
 from extensions.programs.tool_calls import ScriptToolCall
 from extensions.programs.tools import ScriptMcp
 from extensions.programs.values import ScriptStore
+from extensions.sandbox.ids import random_id
 from extensions.sandbox.threads import keep_thread_state
 
 
@@ -48,6 +48,7 @@ class Exposed:
         attributes: Those that cross with the handle, as they are then.
         live: Those that are read when the script reads them.
         changing: Methods that end what the script has left behind on it (`ScriptContext.left_behind`).
+        inner: Methods that are called by what stands behind a script alone (`extensions.sandbox.stand_ins`).
     """
 
     name: str
@@ -55,6 +56,7 @@ class Exposed:
     attributes: tuple[str, ...] = ()
     live: frozenset[str] = frozenset()
     changing: frozenset[str] = frozenset()
+    inner: frozenset[str] = frozenset()
 
 
 CHANGING = frozenset(
@@ -139,7 +141,11 @@ TABLE: dict[type, Exposed] = {
     ScriptDrafting: Exposed(
         name="Drafting", methods=frozenset({"next", "completion", "stop"}), attributes=("history",)
     ),
-    ScriptGeneration: Exposed(name="Generation", methods=frozenset({"step", "choose", "ban", "stop"})),
+    ScriptGeneration: Exposed(
+        name="Generation",
+        methods=frozenset({"step", "choose", "ban", "stop", "steps", "take"}),
+        inner=frozenset({"steps", "take"}),
+    ),
     ScriptStep: Exposed(
         name="Step",
         attributes=("finished", "finish_reason", "token", "text", "entropy", "omitted_mass"),
@@ -211,7 +217,7 @@ class Handle(ClassInstance):
         self._exposed = exposed
         self._calls = calls
         self.value = value
-        self.id = uuid4()
+        self.id = random_id()
         self.class_type = _CLASS_TYPES[cls]
         self.eager_attrs = exposed.attributes
         self.lazy_attrs = exposed.live

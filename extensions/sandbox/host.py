@@ -75,7 +75,8 @@ class ScriptHost:
             os_policy = None if self._order is None else policy(self._order.journal.name)
             async with self._pool.checkout(_resource_limits(self._guard.limits), os_policy=os_policy) as session:
                 inputs = {"request": Handle(request, self), "lm": Handle(lm, self)}
-                return await self._fed(session, source, to_run(source, exports_as), inputs)
+                code = to_run(source, exports_as, is_journaled=self._order is not None)
+                return await self._fed(session, source, code, inputs)
         finally:
             await self._end_calls()
 

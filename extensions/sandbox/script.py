@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from pydantic_monty import Frame
 
 from extensions.errors import ScriptFrame
-from extensions.sandbox.guessing import with_guessing
+from extensions.sandbox.guessing import GUESSING
+from extensions.sandbox.stand_ins import with_stand_ins
+from extensions.sandbox.stepping import STEPPING
 
 CHECK_ONLY = "wye_check_only"
 """A function that types know and that does not exist: a check ends there, before any line of the script runs."""
@@ -47,22 +49,24 @@ def to_check(source: str) -> str:
     return f"{_IMPORTS}; {CHECK_ONLY}()\n{_without_types(source)}"
 
 
-def to_run(source: str, exports_as: str = "") -> str:
+def to_run(source: str, exports_as: str = "", *, is_journaled: bool = False) -> str:
     """The script, then a call of its `main`, whose result leaves as JSON.
 
     Args:
         source: The script.
         exports_as: Name under which a context that `main` returns is exported: its id is the result then.
+        is_journaled: The server is to be asked for everything that the script is told, so that it can be told again.
     """
-    call = f"{_LEAVE}(await main(request, lm))"
+    stand_ins = (GUESSING,) if is_journaled else (GUESSING, STEPPING)
+    text, at_end = with_stand_ins(_without_types(source), stand_ins)
+    export = ""
     if exports_as:
-        call = (
-            f"{_RESULT} = await main(request, lm)\n"
+        export = (
             f"if str(type({_RESULT})) == \"<class 'Context'>\":\n"
             f"    {_RESULT} = await {_RESULT}.export({exports_as!r})\n"
-            f"{_LEAVE}({_RESULT})"
         )
-    return f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{with_guessing(_without_types(source))}\n{_LEAVING}{call}"
+    call = f"{_RESULT} = await main(request, lm)\n{at_end}{export}{_LEAVE}({_RESULT})"
+    return f"{_IMPORTS}; from json import dumps as {_DUMPS}\n{text}\n{_LEAVING}{call}"
 
 
 def _without_types(source: str) -> str:

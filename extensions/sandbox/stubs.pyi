@@ -16,7 +16,7 @@ Errors arrive as built-ins whose text is `code: what happened`:
 - `ValueError`: `invalid_argument`, `constraint_invalid`, `program_invalid`, `fingerprint_mismatch`
 - `MemoryError`: `kv_exhausted`, `limit_exceeded`
 - `TimeoutError`: `receive_timeout`, `tool_timeout`
-- `PermissionError`: `tool_denied`, `egress_denied`
+- `PermissionError`: `tool_denied`, `egress_denied`, `capability_denied`
 - `LookupError`: `extension_not_found`, `tool_not_found`, `prefix_not_found`
 - `RuntimeError`: `server_busy`, `capability_missing`, `context_lost`, `quota_exceeded`, `lease_revoked`, `child_failed`
 - `RuntimeError`: `prefix_lost`, `store_unavailable`, `tool_failed`, `tool_outcome_unknown`
@@ -513,7 +513,7 @@ class Context:
         It is kept for `ttl_s` after its last use, or as long as the server does by itself, and its KV is charged to
         you meanwhile. `visibility` says who may go on from it: `private` the same API key, `tenant` every key of the
         tenant, `shared` everybody who has the id; `allow` narrows that to labels of tenants, ids of keys and digests
-        of programs.
+        of programs. Raises `PermissionError` (`capability_denied`) for API keys without the scope `prefixes`.
         """
 
     async def release(self) -> None:

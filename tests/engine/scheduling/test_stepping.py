@@ -8,7 +8,7 @@ import pytest
 from engine.contexts.commands import AppendTokens, OpenContext
 from engine.request import GenerateRequest, TokenEvent
 from engine.sampling.params import SamplingParams
-from engine.scheduling.stepping import BURST, CONFIDENT
+from engine.scheduling.stepping import BURST, CONFIDENT, LONG_BURST, SURE
 from tests.engine.scheduling.rig import Rig
 from tests.engine.scheduling.simulated_device import continuation
 
@@ -76,16 +76,21 @@ def test_whoever_takes_what_is_proposed_waits_for_no_step_and_is_told_of_several
     assert rig.tokens("r") == expected([1, 2, 3], 60)
     assert counts[:CONFIDENT] == [1] * CONFIDENT
     assert counts[CONFIDENT + 1] == BURST
-    assert max(counts) == BURST
+    num_before = next(at for at, count in enumerate(counts) if count > BURST)
+    assert sum(counts[:num_before]) >= SURE
+    assert max(counts[:num_before]) == BURST
+    assert max(counts) == LONG_BURST
     rig.drain()
     assert rig.scheduler.contexts["r"].token_ids == [1, 2, 3, *expected([1, 2, 3], 60)]
 
 
-@pytest.mark.parametrize("place", range(BURST))
-def test_another_token_than_the_one_proposed_makes_what_was_computed_behind_it_void(place: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "place"), [*((BURST, place) for place in range(BURST)), *((LONG_BURST, place) for place in (0, 4, 7))]
+)
+def test_another_token_than_the_one_proposed_makes_what_was_computed_behind_it_void(size: int, place: int) -> None:
     rig = Rig()
-    stepped = Stepped(rig, [1, 2, 3], max_tokens=60)
-    while len(told := stepped.wait()) < BURST:
+    stepped = Stepped(rig, [1, 2, 3], max_tokens=80)
+    while len(told := stepped.wait()) < size:
         stepped.go_on(num_taken=len(told) - 1)
     other = (told[place] + 1) % 7
     taken = [1, 2, 3, *rig.tokens("r"), *told[:place], other]
@@ -94,7 +99,7 @@ def test_another_token_than_the_one_proposed_makes_what_was_computed_behind_it_v
     assert not rig.scheduler.has_work
     while rig.finish("r") is None:
         stepped.take_all()
-    assert rig.tokens("r") == [*taken[3:], *expected(taken, 60 - len(taken) + 3)]
+    assert rig.tokens("r") == [*taken[3:], *expected(taken, 80 - len(taken) + 3)]
     rig.drain()
 
 

@@ -13,7 +13,8 @@ from engine.config import EngineConfig, KVConfig, ParallelConfig
 from engine.engine import open_engine
 from engine.text.model import TextModel
 from extensions.errors import ScriptError
-from extensions.sandbox.guessing import GUESSING, with_guessing
+from extensions.sandbox.guessing import GUESSING
+from extensions.sandbox.stand_ins import with_stand_ins
 from tests.extensions.programs.stage import Stage, main_of, until
 from tests.tiny_models import write_tiny_model
 
@@ -237,12 +238,14 @@ return [one.text == two.text, one.tokens == two.tokens, one.finish_reason, two.f
 
 async def test_a_script_without_functions_as_drafters_is_run_as_it_is() -> None:
     for source in ("x = 1\n", "await ctx.generate(drafter='none')\n", "y = f(drafter=propose)\n", "drafter ("):
-        assert with_guessing(source) == source
+        assert with_stand_ins(source, (GUESSING,)) == (source, "")
 
 
 async def test_only_the_call_itself_is_changed_and_no_line_moves() -> None:
     source = "a = 'é'; b = await (x\n  .y).generate(\n  drafter=z)  # .generate(drafter=\n"
-    changed = with_guessing(source)
-    assert changed == ("a = 'é'; b = await wye_generate((x\n  .y), \n  drafter=z)  # .generate(drafter=\n" + GUESSING)
-    nested = with_guessing("a.generate(drafter=f).generate(drafter=g(b.generate(drafter=h)))\n")
+    changed, _ = with_stand_ins(source, (GUESSING,))
+    assert changed == (
+        "a = 'é'; b = await wye_generate((x\n  .y), \n  drafter=z)  # .generate(drafter=\n" + GUESSING.code
+    )
+    nested, _ = with_stand_ins("a.generate(drafter=f).generate(drafter=g(b.generate(drafter=h)))\n", (GUESSING,))
     assert nested.startswith("wye_generate(wye_generate(a, drafter=f), drafter=g(wye_generate(b, drafter=h)))\n")
