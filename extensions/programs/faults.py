@@ -30,6 +30,7 @@ CODES: dict[str, type[Exception]] = {
     "tool_timeout": TimeoutError,
     "tool_denied": PermissionError,
     "egress_denied": PermissionError,
+    "capability_denied": PermissionError,
     "tool_not_found": LookupError,
     "tool_failed": RuntimeError,
     "tool_outcome_unknown": RuntimeError,

@@ -71,6 +71,7 @@ class Prefixes(Protocol):
 
         Raises:
             ValueError: It cannot be kept so (`invalid_argument`).
+            PermissionError: The one for whom the run is may not make prefixes (`capability_denied`).
             MemoryError: There is no room (`limit_exceeded`).
         """
         ...

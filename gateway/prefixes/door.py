@@ -24,19 +24,29 @@ class ProgramPrefixes:
         asker: For whom the run is.
         model: Name of the model that the request used.
         requested: What the run is there to make; None if it answers a request.
+        may_export: The key that the run was begun with may make prefixes; whether it may use one, that one says.
     """
 
     def __init__(
-        self, service: PrefixService, asker: Asker, model: str, requested: RequestedPrefix | None = None
+        self,
+        service: PrefixService,
+        asker: Asker,
+        model: str,
+        requested: RequestedPrefix | None = None,
+        *,
+        may_export: bool = True,
     ) -> None:
         self._service = service
         self._asker = asker
         self._model = model
         self._requested = requested
+        self._may_export = may_export
 
     async def export(self, live: LiveContext, wish: ExportWish) -> str:
         """See `Prefixes`."""
         service, asker, requested = self._service, self._asker, self._requested
+        if not self._may_export:
+            raise fault("capability_denied", "the API key lacks the scope 'prefixes'")
         with _told():
             if requested is not None and requested.name == wish.name:
                 return (await requested.make(service, live, wish, asker)).id

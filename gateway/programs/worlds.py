@@ -47,5 +47,8 @@ class WorldMaker:
         note = None if payer is None else payer.note
         may_call = payer is None or payer.may("tools")
         caller = ToolCaller(account=asker.owner, salt=asker.salt, run_id=run_id, note=note, may_call=may_call)
-        prefixes = ProgramPrefixes(self.prefixes, asker, model, requested) if self.prefixes.is_there else None
+        if not self.prefixes.is_there:
+            return World(tools=self.tools.catalog(caller))
+        may_export = payer is None or payer.may("prefixes")
+        prefixes = ProgramPrefixes(self.prefixes, asker, model, requested, may_export=may_export)
         return World(tools=self.tools.catalog(caller), prefixes=prefixes)

@@ -14,7 +14,7 @@ from gateway.caller import Caller
 from gateway.tenancy.keys import NewKey
 from gateway.tenancy.limits import TenantLimits
 from tests.fakes import MODEL
-from tests.gateway.tenancy.conftest import ADMIN_KEY, OPERATOR_KEY, Served, bearer
+from tests.gateway.tenancy.conftest import ADMIN_KEY, BY, OPERATOR_KEY, Served, bearer
 
 SOURCE = """async def main(request, lm):
     return 1
@@ -136,6 +136,38 @@ async def test_a_program_of_a_key_without_the_scope_has_no_tools_called(
     answer = await served.client.post("/v1/chat/completions", json=body, headers=key)
     assert answer.status_code == 200, answer.text
     assert told in answer.json()["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "told"),
+    [
+        (("programs", "inference"), "capability_denied: the API key lacks the scope 'prefixes'"),
+        (("programs", "inference", "prefixes"), "pfx_"),
+        ((), "pfx_"),
+    ],
+)
+async def test_a_program_of_a_key_without_the_scope_makes_no_prefix(
+    served: Served, scopes: tuple[str, ...], told: str
+) -> None:
+    key = await served.key(scopes=scopes)
+    source = """async def main(request, lm):
+    ctx = await lm.context(request.messages)
+    try:
+        return await ctx.export("mine")
+    except PermissionError as error:
+        return str(error)
+"""
+    answer = await served.chat(key.value, extension={"source": source})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"].startswith(told)
+    listed = await served.get("/v1/prefixes", (await _sibling(served, key)))
+    assert len(listed.json()["data"]) == (told == "pfx_")
+
+
+async def _sibling(served: Served, key: NewKey) -> str:
+    """A key of the same tenant that may do everything."""
+    _, made = await served.directory.create_key(BY, await served.tenant_of(key), "all")
+    return made.value
 
 
 @pytest.mark.parametrize("path", ["/v1/tools", "/v1/files", "/v1/tools/a/b/test"])
