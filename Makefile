@@ -49,7 +49,7 @@ imports: dev ## Which package may import which
 	$(BIN)/lint-imports
 
 pytest: dev model browser ## The test suite, documented examples included
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 docs: dev ## Write the generated tables of docs/ anew
 	$(BIN)/python -m docs.generate

@@ -31,7 +31,15 @@ def real_model_path() -> Path:
         pytest.skip(str(error))
 
 
+HEAVY = ("e2e", "loadtests", "native", "documentation", "cuda", "equivalence")
+"""Directories whose files take longer than most."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files of the real model come first: they take longest, and would keep one process busy when others are done."""
-    slow = {item.path for item in items if "real_model" in item.keywords}
-    items.sort(key=lambda item: item.path not in slow)
+    """Files that take longest come first: later ones would keep one process busy when all others are done.
+
+    Processes keep to this order with `--no-loadscope-reorder` alone: else files with few tests come last, and those of
+    the real model have few.
+    """
+    slow = {item.path for item in items if "real_model" in item.keywords or "slow" in item.keywords}
+    items.sort(key=lambda item: 0 if item.path in slow else 1 if set(item.path.parts) & set(HEAVY) else 2)
