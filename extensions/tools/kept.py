@@ -78,7 +78,7 @@ class KeptConnections(httpx2.AsyncBaseTransport):
             self._close(line)
             raise
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Answer(response.stream, lambda: self._give_back(line))
+        response.stream = _Answer(response.stream, lambda is_clean: self._give_back(line, is_clean))
         return response
 
     async def aclose(self) -> None:
@@ -104,11 +104,11 @@ class KeptConnections(httpx2.AsyncBaseTransport):
         self._busy.add(line)
         return line
 
-    def _give_back(self, line: _Line) -> None:
+    def _give_back(self, line: _Line, is_clean: bool) -> None:
         if line not in self._busy:
             return
         self._busy.discard(line)
-        if self._is_closed or not self._keeps:
+        if self._is_closed or not self._keeps or not is_clean:
             self._close(line)
             return
         loop = asyncio.get_running_loop()
@@ -141,9 +141,14 @@ class KeptConnections(httpx2.AsyncBaseTransport):
 
 
 class _Answer(httpx2.AsyncByteStream):
-    """The body of an answer; its connection is free when it is closed."""
+    """The body of an answer; its connection is free when it is closed.
 
-    def __init__(self, inner: httpx2.AsyncByteStream, on_close: Callable[[], None]) -> None:
+    Args:
+        inner: The body.
+        on_close: Told whether it was closed in order: if not, nobody knows in what state its connection is.
+    """
+
+    def __init__(self, inner: httpx2.AsyncByteStream, on_close: Callable[[bool], None]) -> None:
         self._inner = inner
         self._on_close = on_close
 
@@ -152,7 +157,9 @@ class _Answer(httpx2.AsyncByteStream):
             yield piece
 
     async def aclose(self) -> None:
+        is_clean = False
         try:
             await self._inner.aclose()
+            is_clean = True
         finally:
-            self._on_close()
+            self._on_close(is_clean)

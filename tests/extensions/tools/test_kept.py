@@ -169,6 +169,24 @@ async def test_a_request_that_is_given_up_leaves_no_connection(server: Server) -
         await until(lambda: not server.writers)
 
 
+async def test_a_connection_is_not_used_again_if_its_answer_was_given_up_while_it_was_closed(server: Server) -> None:
+    async with kept(8) as connections:
+
+        async def give_up() -> None:
+            response = await connections.handle_async_request(httpx2.Request("GET", server.url))
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()  # arrives at the first wait of closing
+            await response.aclose()
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.ensure_future(give_up())
+        assert (connections.num_idle, connections.num_busy) == (0, 0)
+        await until(lambda: not server.writers)
+        assert await ask(connections, server.url) == b"ok"
+        assert server.num_accepted == 2
+
+
 async def test_an_answer_that_is_not_read_to_its_end_leaves_no_open_connection(server: Server) -> None:
     async with kept(8) as connections:
         response = await connections.handle_async_request(httpx2.Request("GET", server.url))
