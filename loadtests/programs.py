@@ -1,7 +1,8 @@
 """What a program costs beside the same work without one: `python -m loadtests.programs`.
 
 An engine process serves this one, which plays a gateway worker: it runs the programs and the plain completions they are
-compared with, through the same `Runtime`. Kinds of a pair alternate from round to round, in an order that turns around.
+compared with, through the same `Runtime`. Kinds of a pair alternate from round to round, in an order that turns around,
+and are compared within each round. Narrow pairs take less time and vary more: there are more rounds of them.
 
 - admission: from `run_program` to the script's first call of the server, while others run.
 - generate: programs that only call `generate` against plain completions of the same prompts.
@@ -14,12 +15,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +177,11 @@ async def compare(
     *,
     temperature: float = 0.0,
 ) -> dict[str, Any]:
-    """Plain completions and programs of one width, in turn; every prompt is new to the engine."""
+    """Plain completions and programs of one width, in turn; every prompt is new to the engine.
+
+    Returns:
+        Seconds of each, and medians over rounds: of both rates, and of what the programs' are of the others in a round.
+    """
     program = await runtime.check_program(source)
     plain: list[float] = []
     with_program: list[float] = []
@@ -187,15 +193,13 @@ async def compare(
         else:
             plain.append(await plain_s(runtime, width, num_tokens, number, temperature=temperature))
             with_program.append(await program_s(runtime, program, width, num_tokens, number + 1))
-    plain_rate = width * num_tokens / statistics.median(plain)
-    program_rate = width * num_tokens / statistics.median(with_program)
-    more_ms = (statistics.median(with_program) - statistics.median(plain)) / num_tokens * 1000
+    pairs = list(zip(plain, with_program, strict=True))
     return {
         "width": width,
-        "plain_tokens_per_s": plain_rate,
-        "program_tokens_per_s": program_rate,
-        "ratio": program_rate / plain_rate,
-        "more_ms_per_step": more_ms,
+        "plain_tokens_per_s": width * num_tokens / statistics.median(plain),
+        "program_tokens_per_s": width * num_tokens / statistics.median(with_program),
+        "ratio": statistics.median(plain_s / program_s for plain_s, program_s in pairs),
+        "more_ms_per_step": statistics.median(program_s - plain_s for plain_s, program_s in pairs) / num_tokens * 1000,
         "plain_s": plain,
         "program_s": with_program,
     }
@@ -207,58 +211,69 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
+def rounds_of(width: int, rounds: int) -> int:
+    """How many pairs of a width are measured, where a wide one has so many."""
+    return rounds * (4 if width < 4 else 2 if width < 16 else 1)
+
+
 async def measure(options: argparse.Namespace) -> tuple[list[Table], dict[str, Any], str]:
-    """All of it, each kind in the file as soon as it is there; the device with it."""
-    tables: list[Table] = []
+    """All of it, each width in the file as soon as it is there; the device with it."""
     results: dict[str, Any] = {
         "model": options.model,
         "tokens": options.tokens,
         "rounds": options.rounds,
+        "program_graphs": os.environ.get("WYE_PROGRAM_GRAPHS") == "1",
     }
+    if options.add and options.json is not None and options.json.exists():
+        kept = json.loads(options.json.read_text())
+        if any(kept[name] != value for name, value in results.items() if name != "rounds"):
+            raise SystemExit(f"{options.json} holds other measurements than {results}: nothing can be added to them")
+        results |= {name: kept[name] for name in ("admission", *_KINDS) if name in kept}
     most = max(*options.widths, *options.step_widths, *options.beside, 1) + 16
     async with runtime_of(options.model, most, device=options.device, pages=options.pages) as runtime:
         results["step"], device = runtime.info.step, runtime.info.device
-        results["program_graphs"] = runtime.info.step == "cuda" and os.environ.get("WYE_PROGRAM_GRAPHS") != "0"
         if options.beside:
-            tables.append(await _measure_admission(runtime, options, results))
+            results["admission"] = await _measure_admission(runtime, options)
         await compare(runtime, GENERATES, max(options.widths), 8, 1, 10_000)
         for place, kind in enumerate(options.kinds):
-            tables.append(await _measure_kind(runtime, kind, 100_000 * (place + 1), options, results))
-            if options.json is not None:  # whatever happens to the next, this one is kept
-                save(tables, results, options.json, device=device)
-        return tables, results, device
+            source, temperature = _KINDS[kind]
+            await compare(runtime, source, 1, 8, 1, 100_000 * (place + 1), temperature=temperature)
+            for at, width in enumerate(options.step_widths if kind == "steps" else options.widths):
+                number, rounds = 100_000 * (place + 1) + 1000 * (at + 1), rounds_of(width, options.rounds)
+                row = await compare(runtime, source, width, options.tokens, rounds, number, temperature=temperature)
+                others = [one for one in results.get(kind, ()) if one["width"] != width]
+                results[kind] = sorted([*others, row], key=lambda one: one["width"])
+                if options.json is not None:  # whatever happens to the next, this one is kept
+                    save(tables_of(results), results, options.json, device=device)
+        return tables_of(results), results, device
 
 
-async def _measure_admission(runtime: Runtime, options: argparse.Namespace, results: dict[str, Any]) -> Table:
-    table = Table(title="From run_program to the first call", headers=["programs", "p50 ms", "p99 ms"])
+def tables_of(results: Mapping[str, Any]) -> list[Table]:
+    """What is there of the measurements."""
+    tables = []
+    if "admission" in results:
+        tables.append(Table(title="From run_program to the first call", headers=["programs", "p50 ms", "p99 ms"]))
+        for row in results["admission"]:
+            tables[-1].add(row["programs"], row["p50_ms"], row["p99_ms"])
+    for kind in (kind for kind in _KINDS if kind in results):
+        recorded = ", as part of recorded steps" if kind == "samples" and results["program_graphs"] else ""
+        title = f"{_TITLES[kind]}{recorded}, {results['tokens']} tokens each"
+        headers = ["at once", "plain tokens/s", "program tokens/s", "ratio", "ms more a token"]
+        tables.append(Table(title=title, headers=headers))
+        for row in results[kind]:
+            rates = row["plain_tokens_per_s"], row["program_tokens_per_s"]
+            tables[-1].add(row["width"], *rates, row["ratio"], row["more_ms_per_step"])
+    return tables
+
+
+async def _measure_admission(runtime: Runtime, options: argparse.Namespace) -> list[dict[str, Any]]:
     waits = await runtime.check_program(WAITS)
-    results["admission"] = []
+    rows = []
     for beside in options.beside:
         await admission_ms(runtime, waits, beside, beside)
         found = await admission_ms(runtime, waits, beside, options.samples)
-        row = {"programs": beside, "p50_ms": quantile(found, 0.5), "p99_ms": quantile(found, 0.99)}
-        table.add(beside, row["p50_ms"], row["p99_ms"])
-        results["admission"].append(row)
-    return table
-
-
-async def _measure_kind(
-    runtime: Runtime, kind: str, first_round: int, options: argparse.Namespace, results: dict[str, Any]
-) -> Table:
-    source, temperature = _KINDS[kind]
-    await compare(runtime, source, 1, 8, 1, first_round, temperature=temperature)
-    recorded = ", as part of recorded steps" if kind == "samples" and results["program_graphs"] else ""
-    table = Table(
-        title=f"{_TITLES[kind]}{recorded}, {options.tokens} tokens each",
-        headers=["at once", "plain tokens/s", "program tokens/s", "ratio", "ms more a token"],
-    )
-    rows = results[kind] = []
-    for at, width in enumerate(options.step_widths if kind == "steps" else options.widths):
-        number = first_round + 1000 * (at + 1)
-        row = await compare(runtime, source, width, options.tokens, options.rounds, number, temperature=temperature)
-        table.add(width, row["plain_tokens_per_s"], row["program_tokens_per_s"], row["ratio"], row["more_ms_per_step"])
-        rows.append(row)
-    return table
+        rows.append({"programs": beside, "p50_ms": quantile(found, 0.5), "p99_ms": quantile(found, 0.99)})
+    return rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -275,8 +290,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--beside", type=int, nargs="*", default=[1, 64], help="programs that run meanwhile")
     parser.add_argument("--samples", type=int, default=256, help="programs whose admission is timed")
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each generation")
-    parser.add_argument("--rounds", type=int, default=6, help="medians are taken over as many pairs")
+    parser.add_argument("--rounds", type=int, default=6, help="pairs of a wide kind; narrow ones have more")
     parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
+    parser.add_argument("--add", action="store_true", help="keep what the file has of other kinds and widths")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args(argv)
     tables, results, device = uvloop.run(measure(options))  # as gateway workers run
