@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from engine.errors import ContextTooLong
 from engine.request import EngineInfo
@@ -17,7 +17,7 @@ from gateway.state.store import ResponseStore
 from gateway.tools.offers import Listing, Offers
 from gateway.translate.behind import PrefixStart
 from gateway.translate.chat_work import ChatWork, prepare_chat
-from gateway.translate.client_names import client_names, named_by_client
+from gateway.translate.client_names import client_names, renamed_work, response_name
 from gateway.translate.responses_input import (
     chat_request,
     resolve_references,
@@ -143,10 +143,7 @@ async def _prepare(
     with client_names(body):
         check_limits(chat, services.settings)
         work = await prepare_chat(chat, services.runtime.text, info, services.settings, start)
-    if work.options.constraint is not None:
-        options = replace(work.options, constraint=named_by_client(work.options.constraint, body))
-        work = replace(work, options=options)
-    return chat, work
+    return chat, renamed_work(work, lambda param: response_name(param, body))
 
 
 async def _prepare_latest(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 from fastapi import Request, Response
 
@@ -24,7 +23,7 @@ from gateway.tools.offers import Offers, names_of
 from gateway.tools.turn import ToolTurn
 from gateway.translate.chat import ChatForm
 from gateway.translate.chat_work import prepare_chat
-from gateway.translate.client_names import client_names, own_names
+from gateway.translate.client_names import own_name, renamed, renamed_work, response_name
 from gateway.translate.head import Head
 from gateway.translate.server_tools import ServerToolChunks, check_server_tools, server_tools_answer
 
@@ -51,7 +50,7 @@ async def chat_with_tools(request: Request, services: Services, body: ChatReques
         model=model,
         max_calls=body.max_tool_calls,
         key=key_of(request),
-        naming=lambda: own_names(len(body.tools)),
+        rename=lambda param: own_name(param, len(body.tools)),
     )
     form = work.form
     assert form is not None
@@ -91,7 +90,7 @@ async def begin_response_turn(
         max_calls=body.max_tool_calls,
         key=key,
         approved=approved,
-        naming=lambda: client_names(body),
+        rename=lambda param: response_name(param, body),
     )
 
 
@@ -106,7 +105,7 @@ async def begin_turn(
     max_calls: int | None,
     key: str = "",
     approved: Sequence[ServerCall] = (),
-    naming: Callable[[], AbstractContextManager[None]] = nullcontext,
+    rename: Callable[[str], str] = str,
 ) -> ToolTurn:
     """Begins an answer whose tools the server runs.
 
@@ -120,7 +119,7 @@ async def begin_turn(
         max_calls: Most calls, if the request says; the server's own limit holds anyway.
         key: The client's own name for the request, see `key_of`.
         approved: Calls of an earlier answer to which a person has said yes.
-        naming: Around each round: gives the client's names to fields that errors name.
+        rename: Gives the client's name of a field that an error of any round names.
 
     Raises:
         BadRequest: The request cannot be served as it stands.
@@ -129,8 +128,8 @@ async def begin_turn(
     text, settings = services.runtime.text, services.settings
 
     async def begin(chat: ChatRequest) -> tuple[Generations, ChatForm]:
-        with naming():
-            work = await prepare_chat(chat, text, await services.engine_info(), settings)
+        with renamed(rename):
+            work = renamed_work(await prepare_chat(chat, text, await services.engine_info(), settings), rename)
             running = await Generations.start(
                 services.runtime,
                 [work.work],

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import msgspec
 
 from engine.errors import InvalidRequest
-from engine.request import ConstraintSpec
 from gateway.errors import GatewayError
 from gateway.schemas.responses import FunctionTool, PromptFields
+from gateway.translate.chat_work import ChatWork
 
 _NAMES = {
     "messages": "input",
@@ -52,16 +53,10 @@ def client_names(body: PromptFields) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def own_names(num_tools: int) -> Iterator[None]:
-    """What is raised inside about a tool of the server's, behind the client's own, names `server_tools`."""
-
-    def rename(param: str) -> str:
-        tool = _TOOL.fullmatch(param)
-        return param if tool is None or int(tool[1]) < num_tools else "server_tools"
-
-    with renamed(rename):
-        yield
+def own_name(param: str, num_tools: int) -> str:
+    """What a client of chats calls a field: a tool of the server's, behind the client's own, is of `server_tools`."""
+    tool = _TOOL.fullmatch(param)
+    return param if tool is None or int(tool[1]) < num_tools else "server_tools"
 
 
 def response_name(param: str, body: PromptFields) -> str:
@@ -78,10 +73,14 @@ def response_name(param: str, body: PromptFields) -> str:
     return _NAMES.get(re.split(r"[.\[]", param)[0], param)
 
 
-def named_by_client(constraint: ConstraintSpec, body: PromptFields) -> ConstraintSpec:
-    """The same constraint, which blames fields of a response."""
-    return msgspec.structs.replace(
+def renamed_work(work: ChatWork, rename: Callable[[str], str]) -> ChatWork:
+    """The same work, whose constraint blames fields by other names: the engine compiles it only later."""
+    constraint = work.options.constraint
+    if constraint is None:
+        return work
+    named = msgspec.structs.replace(
         constraint,
-        param=response_name(constraint.param, body),
-        schema_params=tuple(response_name(param, body) for param in constraint.schema_params),
+        param=rename(constraint.param),
+        schema_params=tuple(map(rename, constraint.schema_params)),
     )
+    return replace(work, options=replace(work.options, constraint=named))
