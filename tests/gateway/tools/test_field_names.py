@@ -25,7 +25,7 @@ def asked(engine: ScriptedEngine, model: TextModel) -> list[GenerateRequest]:
         found.append(request)
         if request.constraint is not None and len(found) > 1:
             return [InvalidRequest("the schema cannot be compiled", request.constraint.param)]
-        return says(request, index)
+        return list(says(request, index))
 
     engine.script = script
     return found
