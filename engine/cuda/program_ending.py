@@ -1,10 +1,15 @@
 """A device program behind the logits of a recorded step: what it computes, and the draw that follows.
 
+Its kernels are written for it, and take Triton a second or two to compile: a thread does that, while steps are computed
+without a graph.
+
 Letters: M lanes (padded), V vocabulary.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 
 import msgspec
@@ -16,6 +21,11 @@ from engine.cuda.program_lanes import ProgramLanes
 from engine.cuda.program_passes import KernelPasses
 from engine.cuda.program_table import ProgramTable
 from engine.programs.torch_form import TorchProgram
+
+log = logging.getLogger(__name__)
+
+_compiling = threading.Lock()
+"""Held while kernels are compiled: of one program at a time."""
 
 Draw = Callable[[torch.Tensor, DrawForm], None]
 """Draws from logits [M, V], which it may change, in a form: into the step's tokens and those that rows drew last."""
@@ -42,6 +52,35 @@ class ProgramEnding:
         # What is kept could be the logits themselves; lanes that do not run the program draw from theirs.
         self._may_write = is_alone and all(graph.nodes[at].type.axis is None for at in kept)
         self._programs: dict[int, TorchProgram] = {}
+        self._thread: threading.Thread | None = None
+
+    def is_ready(self) -> bool:
+        """Whether its kernels are compiled; a thread does it from the first call on. To be launched only then."""
+        if self.table.device.type != "cuda":
+            return True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._compile, name="program-kernels")
+            self._thread.start()
+        return not self._thread.is_alive()
+
+    def warm_up(self) -> None:
+        """Launches everything once, for a lane that is padding: kernels are the same for any number of lanes."""
+        table, device = self.table, self.table.device
+        tokens = torch.zeros(1, dtype=torch.int64, device=device)
+        logits = torch.zeros((1, table.vocab_size), device=device)
+        self.launch(logits, DecodeLanes(1, 1, device), 1, tokens, tokens.clone(), lambda *_: None)
+        self._programs.clear()
+
+    def _compile(self) -> None:
+        device = self.table.device
+        try:
+            with _compiling, torch.inference_mode(), torch.cuda.device(device):
+                stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                with torch.cuda.stream(stream):
+                    self.warm_up()
+                stream.synchronize()
+        except Exception as error:  # recording it says so again, and steps are then computed without a graph
+            log.info("kernels of a device program cannot be compiled: %s", error)
 
     def launch(
         self,
@@ -69,9 +108,8 @@ class ProgramEnding:
         read = self._lanes.read(logits, rows, positions, context)
         room = logits if self._may_write else None
         result = self._program(logits).run(msgspec.structs.replace(read.values, room=room), defer=True)
-        self._lanes.keep_vectors(
-            read.places, positions, result.state
-        )  # before anything is drawn over what may be state
+        # Before anything is drawn over what may be state.
+        self._lanes.keep_vectors(read.places, positions, result.state)
         noted = {name: value.clone() for name, value in result.probes.items()}
         mine, returned = read.mine, None
         if result.tokens is None:

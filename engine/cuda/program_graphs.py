@@ -72,7 +72,12 @@ class ProgramGraphs:
         self._draws = draws
         self._programs: OrderedDict[str, _Program | None] = OrderedDict()
         self._recordings: Recordings[_Recording] = Recordings(
-            _record, _forget, lambda recording: self._give_up(recording[1]), most=MOST_STEPS, device=state.device
+            _record,
+            _forget,
+            lambda recording: self._give_up(recording[1]),
+            most=MOST_STEPS,
+            device=state.device,
+            is_ready=lambda recording: recording[1].is_ready(),
         )
 
     def ending(

@@ -54,6 +54,8 @@ class Recordings(Generic[Key]):
         fail: Told of kinds that cannot be recorded.
         most: Kinds that are recorded at a time.
         device: Where.
+        is_ready: Whether a kind can be recorded quickly by now. Asked again and again once it is due; the first time,
+            it begins what there is to be done.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class Recordings(Generic[Key]):
         *,
         most: int,
         device: torch.device,
+        is_ready: Callable[[Key], bool] = lambda _: True,
     ) -> None:
         self._record_one = record
+        self._is_ready = is_ready
         self._forget_one = forget
         self._fail = fail
         self._most = most
@@ -85,7 +89,8 @@ class Recordings(Generic[Key]):
         uses = self._uses[key] = self._uses.pop(key, 0) + 1
         if uses == FIRST_USES:
             self._due.append(key)
-        if uses == LAST_USES and key in self._due:
+            self._is_ready(key)
+        if uses >= LAST_USES and key in self._due and self._is_ready(key):
             self._due.remove(key)
             self._record(key)
         while len(self._uses) > 4 * self._most:
@@ -94,8 +99,11 @@ class Recordings(Generic[Key]):
 
     def rest(self) -> None:
         """No step waits: records one of the kinds that have been used often enough. Raises nothing."""
-        if self._due:
-            self._record(self._due.pop())
+        for key in reversed(self._due):
+            if self._is_ready(key):
+                self._due.remove(key)
+                self._record(key)
+                return
 
     def drop(self, is_dropped: Callable[[Key], bool]) -> None:
         """Forgets all of some kinds, their uses too."""

@@ -71,6 +71,7 @@ def test_programs_draw_the_same_tokens_within_recorded_steps(tmp_path: Path, mon
     monkeypatch.setenv("WYE_PROGRAM_GRAPHS", "1")
     monkeypatch.setattr("engine.cuda.recordings.FIRST_USES", 1)
     monkeypatch.setattr("engine.cuda.recordings.LAST_USES", 2)  # the thread never rests where steps are slow
+    monkeypatch.setattr("engine.cuda.program_ending.ProgramEnding.is_ready", lambda _: True)  # compiled on the way
     recorded = []
     draw = GraphDecoder.draw_by_program
 

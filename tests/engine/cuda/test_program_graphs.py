@@ -16,7 +16,7 @@ import torch
 
 from engine.cuda import program_graphs, recorded_step, recordings
 from engine.cuda.graphs import GraphDecoder
-from engine.cuda.kernels.draw import PLAIN
+from engine.cuda.kernels.draw import FULL
 from engine.cuda.model import CudaModel
 from engine.cuda.program_ending import ProgramEnding
 from engine.cuda.program_table import ProgramTable, tokens_seen
@@ -214,6 +214,7 @@ def decoder(tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(recorded_step, "Decoding", MadeUp)
     monkeypatch.setattr(MadeUp, "logits", torch.empty((MOST_LANES, V), device=device), raising=False)
     monkeypatch.setattr(recordings, "FIRST_USES", 1)
+    monkeypatch.setattr(ProgramEnding, "is_ready", lambda _: True)  # kernels are compiled where steps are recorded
     storage = storage_for(checkpoint.config, num_pages=8, device=device)
     state = SamplerState(num_rows=6, vocab_size=V, device=device)
     return GraphDecoder(model, storage, state, max_lanes=MOST_LANES, max_context=32, pdl=False, records_programs=True)
@@ -350,7 +351,7 @@ def test_compiling_touches_no_sequence(device: torch.device, program: str, is_al
     for values_of_rows in kept:
         values_of_rows.fill_(1)
     with torch.inference_mode():
-        ProgramEnding(table, is_alone=is_alone, form=PLAIN).warm_up()
+        ProgramEnding(table, is_alone=is_alone, form=FULL).warm_up()
     for values_of_rows in kept:
         rows = values_of_rows.view(4, -1)
         assert (rows[:-1] == 1).all()
