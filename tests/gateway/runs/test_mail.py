@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError
 
 from gateway.state.bells import Bells
 from gateway.state.run_mail import MailBounds, OwnerMail, ProgramMail
@@ -187,10 +189,10 @@ async def test_a_push_that_is_cancelled_on_its_way_has_sent_the_message_or_says_
         await there.push("work", str(n).encode(), 0)
     send, is_sending, may_send = here._send, asyncio.Event(), asyncio.Event()
 
-    async def slow(kind: str, name: str, message: bytes) -> bool:
+    async def slow(kind: str, name: str, message: bytes, op: str) -> bool:
         is_sending.set()
         await may_send.wait()
-        return await send(kind, name, message)
+        return await send(kind, name, message, op)
 
     monkeypatch.setattr(here, "_send", slow)
     pushing = asyncio.create_task(here.push("work", b"x", None))
@@ -202,3 +204,39 @@ async def test_a_push_that_is_cancelled_on_its_way_has_sent_the_message_or_says_
     assert pushing.cancelled() == is_full
     found = [await there.pull("work", 0) for _ in range(5)]
     assert found.count(b"x") == (0 if is_full else 1)
+
+
+class AnswersLost:
+    """A command that is done, and whose first answer never arrives."""
+
+    def __init__(self, command: Any) -> None:
+        self.command = command
+        self.num_asked = 0
+
+    async def __call__(self, **fields: Any) -> Any:
+        self.num_asked += 1
+        answer = await self.command(**fields)
+        if self.num_asked == 1:
+            raise ConnectionError("the answer is lost")
+        return answer
+
+
+async def test_a_message_is_sent_once_where_the_answer_was_lost(
+    offices: tuple[Office, Office], here: OwnerMail, there: OwnerMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending = AnswersLost(offices[0].mail.sending)
+    monkeypatch.setattr(offices[0].mail, "sending", sending)
+    await here.push("work", b"x", None)
+    assert sending.num_asked == 2
+    assert [await there.pull("work", 0) for _ in range(2)] == [b"x", None]
+
+
+async def test_a_message_is_not_lost_with_the_answer_that_brought_it(
+    offices: tuple[Office, Office], here: OwnerMail, there: OwnerMail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await there.push("work", b"x", 0)
+    pulling = AnswersLost(offices[0].mail.pulling)
+    monkeypatch.setattr(offices[0].mail, "pulling", pulling)
+    assert await here.pull("work", None) == b"x"
+    assert pulling.num_asked == 2
+    assert await there.pull("work", 0) is None
