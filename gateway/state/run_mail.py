@@ -215,7 +215,7 @@ class OwnerMail:
 
     async def publish(self, topic: str, message: bytes) -> None:
         """See `Mail`."""
-        await self._send("t", topic, message)
+        await self._send("t", topic, message, _op())
 
     async def newest(self, topic: str) -> str:
         """See `Mail`."""
@@ -237,9 +237,11 @@ class OwnerMail:
 
     async def push(self, queue: str, message: bytes, timeout_s: float | None) -> None:
         """See `Mail`."""
+        # One for all attempts: of one whose answer was lost, the next tells the outcome.
+        op = _op()
 
         async def look() -> bool | None:
-            return await self._pushed(queue, message) or None
+            return await self._pushed(queue, message, op) or None
 
         if await self._store.bells.until(self._key("q", queue), look, timeout_s) is None:
             bounds = self._store.bounds
@@ -248,16 +250,17 @@ class OwnerMail:
 
     async def pull(self, queue: str, timeout_s: float | None) -> bytes | None:
         """See `Mail`."""
+        op = _op()  # as of `push`
 
         async def look() -> bytes | None:
-            return await self._pulled(queue)
+            return await self._pulled(queue, op)
 
         return await self._store.bells.until(self._key("q", queue), look, timeout_s)
 
-    async def _pushed(self, queue: str, message: bytes) -> bool:
+    async def _pushed(self, queue: str, message: bytes, op: str) -> bool:
         """Adds a message if there is room. If this is cancelled on the way, it comes to its end all the same when the
         message is there: it is told as sent then, and is known not to be otherwise."""
-        task = asyncio.ensure_future(self._send("q", queue, message))
+        task = asyncio.ensure_future(self._send("q", queue, message, op))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -266,9 +269,9 @@ class OwnerMail:
                 return True
             raise
 
-    async def _pulled(self, queue: str) -> bytes | None:
+    async def _pulled(self, queue: str, op: str) -> bytes | None:
         """Takes a message; one that nobody is there to take any more goes back to the front."""
-        keys, channel = [self._key("q", queue), *self._shared, _op()], f"q/{queue}"
+        keys, channel = [self._key("q", queue), *self._shared, op], f"q/{queue}"
 
         async def pull() -> bytes | None:
             with told_to_programs("messages"):
@@ -286,7 +289,7 @@ class OwnerMail:
                     await self._store.putting_back(keys=keys, args=args)
             raise
 
-    async def _send(self, kind: str, name: str, message: bytes) -> bool:
+    async def _send(self, kind: str, name: str, message: bytes, op: str) -> bool:
         bounds = self._store.bounds
         most = [bounds.messages, bounds.channel_bytes, bounds.channels, bounds.bytes]
         args: list[str | bytes] = [
@@ -299,7 +302,7 @@ class OwnerMail:
             CHANNEL,
         ]
         with told_to_programs("messages"):
-            done = int(await self._store.sending(keys=[self._key(kind, name), *self._shared, _op()], args=args))
+            done = int(await self._store.sending(keys=[self._key(kind, name), *self._shared, op], args=args))
         if done == -1:
             raise fault("limit_exceeded", f"at most {bounds.channels} topics and queues are kept")
         if done == -2:
