@@ -37,7 +37,7 @@ def launched(
 ) -> Sequence[CompileRequest]:
     """What is launched, as kernels of a module that another process can load."""
     functions = {}
-    with recorded_launches() as requests:
+    with recorded_launches() as requests, pytest.MonkeyPatch.context() as patch:  # which is undone first
         from triton.runtime.interpreter import InterpretedFunction
 
         record = InterpretedFunction.run
@@ -46,7 +46,7 @@ def launched(
             functions[kernel.fn.__name__] = inspect.getsource(kernel.fn)
             record(kernel, *args, **kwargs)
 
-        monkeypatch.setattr(InterpretedFunction, "run", run)
+        patch.setattr(InterpretedFunction, "run", run)
         launch()
     source = MODULE + "".join(f"\n@triton.jit\n{text}\n" for text in functions.values())
     (directory / "written.py").write_text(source)
