@@ -136,7 +136,9 @@ def test_steps_that_do_not_fit_are_computed_as_they_come(device: torch.device, t
 
 def test_the_variable_says_whether_they_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(recordings.PROMPTS_VARIABLE, raising=False)
+    monkeypatch.delenv(recordings.PROGRAMS_VARIABLE, raising=False)
     assert is_wanted(recordings.PROMPTS_VARIABLE)
+    assert not is_wanted(recordings.PROGRAMS_VARIABLE)
     monkeypatch.setenv(recordings.PROMPTS_VARIABLE, "0")
     assert not is_wanted(recordings.PROMPTS_VARIABLE)
     monkeypatch.setenv(recordings.PROMPTS_VARIABLE, "yes")
