@@ -25,23 +25,18 @@ class Spent:
 
     Attributes:
         tokens: Generated, in order.
-        prefill_tokens: Prompt tokens that had to be computed.
         kv_kib_s: KiB times seconds of KV; None where the server does not say.
         seconds: From begin to end.
     """
 
     tokens: list[int] = field(default_factory=list)
-    prefill_tokens: int = 0
     kv_kib_s: float | None = None
     seconds: float = 0.0
 
     def add(self, answer: Mapping[str, Any], kv_kib_s: float | None) -> list[int]:
         """Counts one completion; returns its tokens."""
         new: list[int] = answer["choices"][0]["token_ids"]
-        usage = answer["usage"]
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         self.tokens += new
-        self.prefill_tokens += usage["prompt_tokens"] - cached
         if kv_kib_s is not None:
             self.kv_kib_s = (self.kv_kib_s or 0.0) + kv_kib_s
         return new
@@ -77,19 +72,32 @@ class Link:
         Raises:
             CallFailed: The status is not 200.
         """
-        assert self._streams is not None
         if self._rtt_s:
             await asyncio.sleep(self._rtt_s)
+        answer, headers = await self._exchange("POST", path, json.dumps(body).encode())
+        return json.loads(answer), headers
+
+    async def metric(self, name: str) -> float:
+        """The value of a metric without labels, 0 if the server has none of that name.
+
+        Raises:
+            CallFailed: The status is not 200.
+        """
+        answer, _ = await self._exchange("GET", "/metrics", b"")
+        lines = (line.partition(" ") for line in answer.decode().splitlines())
+        return next((float(value) for key, _, value in lines if key == name), 0.0)
+
+    async def _exchange(self, method: str, path: str, data: bytes) -> tuple[bytes, dict[str, str]]:
+        assert self._streams is not None
         reader, writer = self._streams
-        data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nhost: {self._host}\r\ncontent-type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nhost: {self._host}\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
         status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         answer = await reader.readexactly(int(headers["content-length"]))
         if status.split()[1] != "200":
             raise CallFailed(f"{path}: {status}: {answer[:2000].decode('utf-8', 'replace')}")
-        return json.loads(answer), headers
+        return answer, headers
 
 
 async def loop(task: Task, model: Link, tool: Link, fields: Mapping[str, Any]) -> Spent:

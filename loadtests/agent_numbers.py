@@ -18,13 +18,21 @@ COMBINATIONS: tuple[Combination, ...] = tuple(itertools.product((False, True), (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """What all runs of one way came to in one round."""
+    """What all runs of one way came to in one round.
+
+    Attributes:
+        spans_s: Seconds that each run took.
+        whole_s: Seconds until the last had ended.
+        kv_mib_s: MiB times seconds of KV that a run was charged for on average; None where the server does not say.
+        texts: What each run generated.
+        prefill_tokens: What the engine computed for a run on average beside the tokens that it drew.
+    """
 
     spans_s: Sequence[float]
     whole_s: float
-    prefill_tokens: float
     kv_mib_s: float | None
     texts: Sequence[Sequence[int]]
+    prefill_tokens: float = 0.0
 
     @property
     def runs_per_s(self) -> float:

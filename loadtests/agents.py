@@ -10,6 +10,9 @@ messages on). Each is done in three ways, which take turns within a round:
 Then ReACT as a program in all eight combinations of: keep the specifications of the tools cached (or compute them for
 each run), start tools early (in the middle of the thought), drop a specification from the context once it is used. The
 last changes what the model sees, so the text may differ from there on; all else generates the same tokens.
+
+Prefill tokens are counted by the engine, for all ways alike: whatever it computes beside the tokens that it draws, what
+tools and other roles said among it, and what it had computed before and lost to others.
 """
 
 from __future__ import annotations
@@ -49,6 +52,8 @@ from loadtests.tables import Table
 from loadtests.tool_service import running_tool
 
 WAYS = ("remote", "local", "program")
+STATS_S = 1.5
+"""After so long what the engine has counted is told."""
 
 
 class Bench:
@@ -68,7 +73,7 @@ class Bench:
             async with Link(self._url, rtt_s) as model, Link(self._tool_url) as tool:
                 return await loop(task, model, tool, fields)
 
-        return await _together([functools.partial(one, task) for task in work])
+        return await self._counted([functools.partial(one, task) for task in work])
 
     async def programs(self, work: Sequence[Task], combination: Combination = (True, False, False)) -> Measured:
         """Runs as programs."""
@@ -81,14 +86,21 @@ class Bench:
             async with Link(self._url) as model:
                 answer, _ = await model.post("/v1/completions", body)
             extension = answer["extension"]
-            usage = extension["usage"]
-            return Spent(
-                tokens=extension["result"]["tokens"],
-                prefill_tokens=usage["prompt_tokens"] - usage["cached_tokens"],
-                kv_kib_s=usage["kv_byte_seconds"] / 1024,
-            )
+            kv_kib_s = extension["usage"]["kv_byte_seconds"] / 1024
+            return Spent(tokens=extension["result"]["tokens"], kv_kib_s=kv_kib_s)
 
-        return await _together([functools.partial(one, task, number) for number, task in enumerate(work)])
+        return await self._counted([functools.partial(one, task, number) for number, task in enumerate(work)])
+
+    async def _counted(self, runs: Sequence[Callable[[], Awaitable[Spent]]]) -> Measured:
+        before = await self._num_prefilled()
+        found = await _together(runs)
+        return dataclasses.replace(found, prefill_tokens=(await self._num_prefilled() - before) / len(runs))
+
+    async def _num_prefilled(self) -> float:
+        """Prompt tokens that the engine has computed up to now."""
+        await asyncio.sleep(STATS_S)
+        async with Link(self._url) as link:
+            return await link.metric("wye_engine_prefill_tokens_total")
 
     async def _salt(self, task: Task, *, keep: bool) -> str:
         """Of one way in one round: nothing is found that another has computed, but what all runs begin with if kept."""
@@ -117,7 +129,6 @@ async def _together(runs: Sequence[Callable[[], Awaitable[Spent]]]) -> Measured:
     return Measured(
         spans_s=[one.seconds for one in spent],
         whole_s=whole_s,
-        prefill_tokens=statistics.fmean(one.prefill_tokens for one in spent),
         kv_mib_s=statistics.fmean(costs) / 1024 if len(costs) == len(spent) else None,
         texts=[one.tokens for one in spent],
     )
@@ -225,6 +236,7 @@ def parsed(*argv: str) -> argparse.Namespace:
     parser.add_argument("--tool-delay-ms", type=float, default=100.0, help="what the tool of ReACT takes")
     parser.add_argument("--rtt-ms", type=float, default=20.0, help="how far away the remote client is")
     parser.add_argument("--rounds", type=int, default=3, help="medians are taken over as many")
+    parser.add_argument("--kv-bytes", metavar="SIZE", help="memory of the server's KV pool, as `wye serve` takes it")
     parser.add_argument("--no-factorial", action="store_true", help="leave the combinations out")
     parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
@@ -252,7 +264,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "WYE_PROGRAM_WALL_S": "3600",
         }
         log_path = Path(directory) / "log"
-        with running_server(options.model, environment=environment, log_path=log_path) as server:
+        args = [] if options.kv_bytes is None else ["--kv-bytes", options.kv_bytes]
+        with running_server(options.model, args=args, environment=environment, log_path=log_path) as server:
             try:
                 tables, results = uvloop.run(measure(Bench(server, tool_url), options, keep))
             except ExceptionGroup as group:

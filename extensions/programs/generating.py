@@ -182,7 +182,7 @@ async def run_generation(
         async for step in generation:
             await answer.wait_and_take(step)
     usage = generation.usage
-    scope.guard.usage.num_cached_tokens += min(usage.num_cached_tokens, num_pending)
+    scope.guard.usage.num_cached_tokens += num_found(usage.num_cached_tokens, start, num_pending)
     text = "".join(answer.texts)
     scope.last_finish = (text, answer.finish_reason)
     return Completion(
@@ -202,6 +202,17 @@ async def run_generation(
         tool_calls=() if watch is None else watch.calls,
         probes=probes_by_name(generation.probes, live.length - start),
     )
+
+
+def num_found(num_held: int, length: int, num_pending: int) -> int:
+    """How many of the tokens that are pending at the end of a history needed no computing.
+
+    Args:
+        num_held: Leading tokens of the history whose KV was there, in its context or in a cache.
+        length: Tokens of the history.
+        num_pending: Those of them that nothing was generated behind before.
+    """
+    return max(num_held - (length - num_pending), 0)
 
 
 class _Answer:

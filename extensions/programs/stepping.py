@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from engine.errors import EngineStopped, InvalidRequest
 from extensions.programs.faults import RunEnded, fault, invalid
-from extensions.programs.generating import Candidate
+from extensions.programs.generating import Candidate, num_found
 from extensions.programs.options import token_ids
 from extensions.programs.scope import RunScope
 
@@ -186,7 +186,7 @@ class ScriptGeneration:
 
     def _count(self) -> None:
         usage, guard = self._stepped.usage, self._scope.guard
-        num_cached = min(usage.num_cached_tokens, self._num_pending)
+        num_cached = num_found(usage.num_cached_tokens, usage.num_prompt_tokens, self._num_pending)
         guard.usage.num_cached_tokens += num_cached - self._num_cached
         self._num_cached = num_cached
         num_new, self._num_counted = usage.num_completion_tokens - self._num_counted, usage.num_completion_tokens

@@ -51,8 +51,7 @@ class Model(Link):
     async def post(self, path: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         self.bodies.append({**body, "prompt": list(body["prompt"])})
         new = [token_after(body["prompt"])] * body["max_tokens"]
-        usage = {"prompt_tokens": len(body["prompt"]), "prompt_tokens_details": {"cached_tokens": 4}}
-        return {"choices": [{"token_ids": new}], "usage": usage}, {"x-cost-kv-kib-seconds": "1.5"}
+        return {"choices": [{"token_ids": new}]}, {"x-cost-kv-kib-seconds": "1.5"}
 
 
 class Tool(Link):
@@ -119,7 +118,6 @@ async def test_a_program_and_a_client_s_loop_generate_the_same_and_call_the_same
     assert len(tokens) == (shape.calls + (workflow != "swarm")) * shape.tokens
     wanted = list(range(shape.calls)) if workflow == "react" else []
     assert tools.calls == [number for _, number in tool.calls] == wanted
-    assert spent.prefill_tokens == sum(len(body["prompt"]) - 4 for body in model.bodies)
     assert spent.kv_kib_s == 1.5 * len(model.bodies)
 
 
@@ -166,7 +164,7 @@ def test_effects_are_what_factors_multiply_by() -> None:
 
 
 def measured(whole_s: float, texts: list[list[int]]) -> Measured:
-    return Measured(spans_s=[1.0, 3.0], whole_s=whole_s, prefill_tokens=7.0, kv_mib_s=None, texts=texts)
+    return Measured(spans_s=[1.0, 3.0], whole_s=whole_s, kv_mib_s=None, texts=texts)
 
 
 def test_a_summary_says_how_much_of_the_text_is_the_same() -> None:
@@ -240,9 +238,27 @@ async def test_an_answer_that_is_no_success_is_an_error_with_its_text() -> None:
 
 def test_what_is_counted_adds_up() -> None:
     spent = Spent()
-    answer = {"choices": [{"token_ids": [1, 2]}], "usage": {"prompt_tokens": 9, "prompt_tokens_details": None}}
-    assert spent.add(answer, None) == [1, 2]
-    assert (spent.prefill_tokens, spent.kv_kib_s, spent.tokens) == (9, None, [1, 2])
+    assert spent.add({"choices": [{"token_ids": [1, 2]}]}, None) == [1, 2]
+    assert (spent.kv_kib_s, spent.tokens) == (None, [1, 2])
+    assert spent.add({"choices": [{"token_ids": [3]}]}, 2.5) == [3]
+    assert (spent.kv_kib_s, spent.tokens) == (2.5, [1, 2, 3])
+
+
+async def test_metrics_are_read_by_their_names() -> None:
+    text = b"# HELP wye_a b\nwye_a_total 7.0\nwye_a 3.0\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"GET /metrics ")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, Link(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as link:
+        assert await link.metric("wye_a_total") == 7.0
+        assert await link.metric("wye_b") == 0.0
 
 
 def test_the_chart_has_a_bar_for_each_row_and_is_up_to_date() -> None:

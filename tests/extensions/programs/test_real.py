@@ -76,6 +76,23 @@ async def test_a_generation_gives_the_tokens_of_a_plain_completion(real: Stage) 
     assert tuple(seen) == expected
 
 
+@pytest.mark.parametrize(
+    "go_on", ["await ctx.generate(max_tokens=4)", "gen = await ctx.generation(max_tokens=4)\n        await gen.step(4)"]
+)
+async def test_what_is_appended_behind_an_answer_is_computed_and_counted_so(real: Stage, go_on: str) -> None:
+    outcome = await real.run(
+        main_of(
+            f"""
+        ctx = await lm.context(list(range(100, 132)))
+        await ctx.generate(max_tokens=4, temperature=0.0, template_stops=False)
+        await ctx.append(list(range(50, 90)))
+        {go_on}
+        """
+        )
+    )
+    assert (outcome.usage.num_prompt_tokens, outcome.usage.num_cached_tokens) == (72, 0)
+
+
 async def test_forked_and_rewound_generations_give_those_tokens_too(real: Stage) -> None:
     expected = [(await plain(real, max_tokens=6, temperature=1.0, seed=seed))[1] for seed in range(3)]
     seen = await real.value(
