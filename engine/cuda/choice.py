@@ -12,6 +12,7 @@ import torch
 from engine.cuda.draw_table import DrawTable
 from engine.cuda.kernels.draw import FULL, PLAIN, DrawLanes, launch_draw
 from engine.cuda.logprobs import gather_logprobs
+from engine.cuda.looks import Looks
 from engine.sampling.choice import ForcedTokens, SampleLane
 from engine.sampling.distribution import Outline, outline
 from engine.sampling.logprobs import Logprobs
@@ -33,6 +34,8 @@ class CudaChoice:
     def __init__(self, state: SamplerState, table: DrawTable | None = None) -> None:
         self._state = state
         self.table = table or DrawTable(state)
+        self._looks: Looks | None = None
+        self._everyone = torch.ones(0, dtype=torch.int32, device=state.device)
 
     def choose(
         self,
@@ -62,6 +65,17 @@ class CudaChoice:
     def outline(self, logits: torch.Tensor, places: Sequence[int], num_top: int) -> Outline:
         """See `engine.sampling.distribution.outline`."""
         return outline(logits, places, num_top)
+
+    def look(self, logits: torch.Tensor) -> torch.Tensor:
+        """See `engine.sampling.choice.Look`."""
+        num_rows = len(logits)
+        if len(self._everyone) < num_rows:
+            size = max(self.table.scratch.max_lanes, num_rows)
+            self._looks = Looks(size, self._state.vocab_size, logits.device)
+            self._everyone = torch.ones(size, dtype=torch.int32, device=logits.device)
+        assert self._looks is not None
+        self._looks.launch(logits.contiguous(), self._everyone, num_rows)
+        return self._looks.found[:num_rows]
 
     def _upload(self, lanes: Sequence[SampleLane], masks: LaneMasks | None) -> DrawLanes:
         """Uploads what the table does not hold, in one copy, and one more of the masks."""

@@ -10,21 +10,28 @@ from the block. Letters: L lanes of the step, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
 from engine.cuda.buffers import DecodeBuffers
 from engine.cuda.draw_table import DrawTable
+from engine.cuda.kernels.draw import FULL, PLAIN, DrawForm
+from engine.cuda.looks import Looks
 from engine.cuda.model import CudaModel
 from engine.cuda.plan import CONTEXTS, WIDTHS, buckets, make_plan
 from engine.cuda.program_graphs import ProgramGraphs
 from engine.cuda.prompt_graphs import PromptGraphs
-from engine.cuda.recorded_step import Ending, RecordedStep, SharedMemory, StagedLanes
+from engine.cuda.recorded_step import Ending, Looked, RecordedStep, SharedMemory, StagedLanes
+from engine.cuda.recordings import Recordings
 from engine.kv.storage import KVStorage
 from engine.programs.session import ProgramLane
-from engine.runner.decoding import ProgramStep
+from engine.runner.decoding import DrawnStep
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import Lane
+
+MOST_LOOKED_AT = 64
+"""Recorded steps that tell what tokens are drawn from; the one that was used longest ago goes first."""
 
 
 class GraphDecoder:
@@ -65,10 +72,18 @@ class GraphDecoder:
         }
         self._table = DrawTable(state, max_lanes=max_lanes)
         self._tokens = torch.zeros(max_lanes, dtype=torch.int64, device=model.device)
-        self._drawn_by: dict[tuple[int, tuple[int, ...]], Ending] = {}
+        self._looks = Looks(max_lanes, state.vocab_size, model.device)
+        self._looked: Recordings[tuple[RecordedStep, Looked]] = Recordings(
+            lambda recording: _record(*recording),
+            lambda recording: recording[0].forget(recording[1]),
+            lambda _: None,
+            most=MOST_LOOKED_AT,
+            device=model.device,
+        )
+        self._drawn_by: dict[tuple[int, tuple[int, ...]], Literal["logits"] | DrawForm] = {}
         self._programs = ProgramGraphs(state, self._table, max_context) if records_programs else None
         shared = SharedMemory(
-            DecodeBuffers(model, list(plans.values())), storage, state, self._table, self._tokens, pdl
+            DecodeBuffers(model, list(plans.values())), storage, state, self._table, self._tokens, self._looks, pdl
         )
         self._steps = {key: RecordedStep(plan, shared) for key, plan in plans.items()}
 
@@ -83,16 +98,19 @@ class GraphDecoder:
         context = next(context for context in self._contexts if context >= longest)
         return self._steps[width, context].stage(lanes)
 
-    def draw(self, staged: StagedLanes) -> torch.Tensor | None:
+    def draw(self, staged: StagedLanes, *, looks: bool = False) -> DrawnStep | None:
         """Starts a step that draws; see `DecodeStep.draw`."""
-        ending = self._ending(staged.rows)
-        if ending == "logits":
+        form = self._ending(staged.rows)
+        if form == "logits":
+            return None
+        ending = Looked(form) if looks else form
+        if isinstance(ending, Looked) and not self._looked.use((staged.step, ending)):
             return None
         self._table.sync(staged.rows, staged.num_outputs)
         staged.step.replay(staged.block, ending)
-        return self._drawn(staged)
+        return DrawnStep(self._drawn(staged), looks=self._looks.found[: len(staged.rows)] if looks else None)
 
-    def draw_by_program(self, staged: StagedLanes, lanes: Sequence[ProgramLane]) -> ProgramStep | None:
+    def draw_by_program(self, staged: StagedLanes, lanes: Sequence[ProgramLane]) -> DrawnStep | None:
         """Starts a step that ends with a program, if it is recorded; see `DecodeStep.draw_by_program`."""
         if self._programs is None or self._ending(staged.rows) == "logits":
             return None
@@ -107,7 +125,7 @@ class GraphDecoder:
         sync.drawn(rows, lanes)
         places = [lane.row for lane in lanes]
         noted = {name: values[places] for name, values in staged.step.noted(ending).items()}
-        return ProgramStep(self._drawn(staged), [(places, noted)] if noted else ())
+        return DrawnStep(self._drawn(staged), [(places, noted)] if noted else ())
 
     def recall(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
         """See `DecodeStep.recall`."""
@@ -115,7 +133,8 @@ class GraphDecoder:
             self._programs.recall(rows, lanes)
 
     def rest(self) -> None:
-        """Records a step with a program, and one with prompts, if they are due; see `DecodeStep.rest`."""
+        """Records a step of each kind that is recorded when it is used, if it is due; see `DecodeStep.rest`."""
+        self._looked.rest()
         if self._programs is not None:
             self._programs.rest()
         if self._prompts is not None:
@@ -127,7 +146,10 @@ class GraphDecoder:
         return staged.step.logits[: len(staged.rows)]
 
     def record(self, endings: Sequence[Ending] = ("plain",)) -> None:
-        """Compiles and records steps ahead of their use."""
+        """Compiles and records steps ahead of their use; and compiles what looks at distributions."""
+        device = self.state.device
+        nobody = torch.zeros(1, dtype=torch.int32, device=device)
+        self._looks.launch(torch.zeros((1, self.state.vocab_size), device=device), nobody, 1)
         for step in self._steps.values():
             for ending in endings:
                 step.record(ending)
@@ -136,7 +158,7 @@ class GraphDecoder:
         tokens = self._tokens[: len(staged.rows)]
         return tokens if tokens.is_cuda else tokens.clone()  # copies to the host queue up before the next step
 
-    def _ending(self, rows: tuple[int, ...]) -> Ending:
+    def _ending(self, rows: tuple[int, ...]) -> Literal["logits"] | DrawForm:
         """What a draw for some rows needs; worked out anew when a row was assigned or released."""
         key = (self.state.version, rows)
         found = self._drawn_by.get(key)
@@ -145,7 +167,11 @@ class GraphDecoder:
             found = self._drawn_by[key] = self._ending_of(rows)
         return found
 
-    def _ending_of(self, rows: tuple[int, ...]) -> Ending:
+    def _ending_of(self, rows: tuple[int, ...]) -> Literal["logits"] | DrawForm:
         if any(self.state[row].params.logprobs is not None for row in rows):
             return "logits"
-        return "plain" if self._table.is_plain(rows) else "full"
+        return PLAIN if self._table.is_plain(rows) else FULL
+
+
+def _record(step: RecordedStep, ending: Looked) -> None:
+    step.record(ending)

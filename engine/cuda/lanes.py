@@ -21,7 +21,7 @@ NO_ROW = -1
 NEWEST = -1
 """Token id of a lane that computes what its row drew last."""
 
-_FIELDS = ("rows", "given", "positions", "context_lens", "draw_positions", "num_outputs")
+_FIELDS = ("rows", "given", "positions", "context_lens", "draw_positions", "num_outputs", "looks")
 
 _NO_PAGES = array("i")
 
@@ -39,6 +39,7 @@ class DecodeLanes:
         context_lens: [M], tokens seen, the own one included; 0 for padding.
         draw_positions: [M], index of the token to draw.
         num_outputs: [M], output tokens drawn before that.
+        looks: [M], 1 where the distribution is wanted, else 0.
         tables: [M, C], page numbers.
     """
 
@@ -47,7 +48,8 @@ class DecodeLanes:
         self.columns = columns
         self.packed = torch.zeros(packed_size(width, columns), dtype=torch.int32, device=device)
         parts = [self.packed[at * width : (at + 1) * width] for at in range(len(_FIELDS))]
-        self.rows, self.given, self.positions, self.context_lens, self.draw_positions, self.num_outputs = parts
+        self.rows, self.given, self.positions, self.context_lens = parts[:4]
+        self.draw_positions, self.num_outputs, self.looks = parts[4:]
         self.tables = self.packed[len(_FIELDS) * width :].view(width, columns)
         self.rows.fill_(NO_ROW)
 
@@ -94,6 +96,7 @@ class LanePacker:
         fields[5, :num_lanes] = [
             start + 1 - lane.sequence.num_prompt for lane, start in zip(lanes, starts, strict=True)
         ]
+        fields[6, :num_lanes] = [lane.readout is not None for lane in lanes]
         known = self._pages
         for place, lane in enumerate(lanes):
             pages = lane.pages

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import torch
@@ -17,6 +17,7 @@ from engine.cuda.decoding import Decoding
 from engine.cuda.draw_table import DrawTable
 from engine.cuda.kernels.draw import DrawForm, DrawLanes, launch_draw
 from engine.cuda.lanes import NO_ROW, DecodeLanes, LanePacker, packed_size
+from engine.cuda.looks import Looks
 from engine.cuda.plan import DecodePlan
 from engine.cuda.program_ending import ProgramEnding
 from engine.cuda.recordings import capture
@@ -24,7 +25,14 @@ from engine.kv.storage import KVStorage
 from engine.sampling.state import SamplerState
 from engine.scheduling.batch import Lane
 
-Ending = Literal["logits", "plain", "full"]
+
+class Looked(NamedTuple):
+    """A step ends with tokens, and with what the distributions look like that they were drawn from."""
+
+    form: DrawForm
+
+
+Ending = Literal["logits"] | DrawForm | Looked
 """Where a recorded step ends: before the draw, or with tokens, drawn with few or all parameters.
 
 It may also end with a device program, see `engine.cuda.program_ending`."""
@@ -57,6 +65,7 @@ class SharedMemory(msgspec.Struct, frozen=True, eq=False):
     state: SamplerState
     table: DrawTable
     tokens: torch.Tensor
+    looks: Looks
     pdl: bool
     pool: list[Any] = msgspec.field(default_factory=list)
     """Memory that recorded steps share, once there is one: they never run at the same time."""
@@ -123,10 +132,11 @@ class RecordedStep:
             self._noted.pop(ending, None)
             raise
 
-    def forget(self, ending: ProgramEnding) -> None:
+    def forget(self, ending: Ending | ProgramEnding) -> None:
         """Gives a recording up, which must not be running."""
         del self._replays[ending]
-        self._noted.pop(ending, None)
+        if isinstance(ending, ProgramEnding):
+            self._noted.pop(ending, None)
 
     def record(self, ending: Ending | ProgramEnding) -> Callable[[], None]:
         """Makes a graph of the step, once it has run on nothing but padding."""
@@ -150,6 +160,9 @@ class RecordedStep:
                 # What comes before the draw are operations of torch, which let nothing behind them begin early.
                 noted = ending.launch(logits, lanes, plan.context, tokens, last_tokens, partial(draw, pdl=False))
                 self._noted[ending] = noted  # of a graph: where each replay writes it
+            elif isinstance(ending, Looked):
+                draw(logits, ending.form, pdl=shared.pdl)
+                shared.looks.launch(logits, lanes.looks, plan.width)  # edits are in the logits, truncation is not
             elif ending != "logits":
                 draw(logits, ending, pdl=shared.pdl)
 

@@ -15,16 +15,19 @@ StagedDecode = Any
 """What `DecodeStep.stage` made of lanes; nobody else looks into it."""
 
 
-class ProgramStep(msgspec.Struct, frozen=True, eq=False):
-    """What a step came to whose tokens a device program drew.
+class DrawnStep(msgspec.Struct, frozen=True, eq=False):
+    """What a step came to that ended with the tokens drawn.
 
     Attributes:
-        tokens: [L] integers, those of lanes without the program too; -1 where it returned none.
-        noted: Places of the program's lanes among these, and what it noted down, by name: [lanes of it, any].
+        tokens: [L] integers; -1 where a device program returned none.
+        noted: Places of a program's lanes among these, and what it noted down, by name: [lanes of it, any].
+        looks: [L, `engine.sampling.looks.NUM_WORDS`] int32, where distributions were asked for; rows of lanes that did
+            not ask say nothing. Valid until the next step begins.
     """
 
     tokens: torch.Tensor
     noted: Sequence[tuple[Sequence[int], Mapping[str, torch.Tensor]]] = ()
+    looks: torch.Tensor | None = None
 
 
 class DecodeStep(Protocol):
@@ -34,13 +37,17 @@ class DecodeStep(Protocol):
         """Reads what a step needs from the host's objects; None if it cannot take these lanes."""
         ...
 
-    def draw(self, staged: StagedDecode) -> torch.Tensor | None:
-        """Starts a step that ends with the tokens drawn: [L] integers. None, and nothing, where a lane wants more of
-        its draw than the device's own way has.
+    def draw(self, staged: StagedDecode, *, looks: bool = False) -> DrawnStep | None:
+        """Starts a step that ends with the tokens drawn. None, and nothing, where a lane wants more of its draw than
+        the device's own way has, or the device is not ready for that.
+
+        Args:
+            staged: The step.
+            looks: Lanes want to see what they draw from, as far as `engine.sampling.looks` writes it down.
         """
         ...
 
-    def draw_by_program(self, staged: StagedDecode, lanes: Sequence[ProgramLane]) -> ProgramStep | None:
+    def draw_by_program(self, staged: StagedDecode, lanes: Sequence[ProgramLane]) -> DrawnStep | None:
         """Starts a step that ends with the tokens drawn, some by one device program. None, and nothing, where it has no
         way for that, or not yet.
 

@@ -12,12 +12,14 @@ from typing import overload
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from engine.attention.scores import Scores
 from engine.request import Distribution, Probes, TokenLogprob
 from engine.runner.inputs import StagedStep
 from engine.runner.pooling import Sums
 from engine.runner.verifying import Wave
+from engine.sampling.looks import WrittenLooks
 from engine.sampling.sampler import Logprobs, SampledTokens
 from engine.scheduling.batch import LaneResult
 
@@ -67,6 +69,7 @@ class StepOutcome(msgspec.Struct, kw_only=True, eq=False):
         prompts: One for each of `StagedStep.prompt_readouts`.
         pooled, distributions, probes, rows, attention: See `StepResults`; they are on the host already.
         waves: Places in the batch, tokens drawn behind guesses that were right, and their log-probabilities.
+        looks: Places in the batch, and their distributions, which are not on the host yet.
         arrival: Tells when the step has ended and all tensors have come; None if it has already.
     """
 
@@ -74,10 +77,11 @@ class StepOutcome(msgspec.Struct, kw_only=True, eq=False):
     logprobs: Logprobs | None
     prompts: Sequence[Logprobs]
     pooled: Sums
-    distributions: Mapping[int, Distribution]
+    distributions: dict[int, Distribution]
     probes: Mapping[int, Probes]
     rows: Mapping[int, Sequence[Distribution]]
     waves: Sequence[tuple[Sequence[int], torch.Tensor, Logprobs | None]]
+    looks: tuple[Sequence[int], WrittenLooks] | None = None
     arrival: torch.cuda.Event | None = None
     attention: Mapping[int, Sequence[Scores]] = {}
 
@@ -90,7 +94,7 @@ class StepOutcome(msgspec.Struct, kw_only=True, eq=False):
             logprobs=_read(self.logprobs),
             prompts=[_read(found) for found in self.prompts],
             pooled=self.pooled,
-            distributions=self.distributions,
+            distributions=self.distributions if self.looks is None else self.distributions | _seen(*self.looks),
             probes=self.probes,
             rows=self.rows,
             further=[(places, tokens.tolist(), _read(found)) for places, tokens, found in self.waves],
@@ -104,7 +108,8 @@ def fetch(
     *,
     prompts: Sequence[Logprobs] = (),
     pooled: Sums | None = None,
-    distributions: Mapping[int, Distribution] | None = None,
+    distributions: dict[int, Distribution] | None = None,
+    looks: tuple[Sequence[int], WrittenLooks] | None = None,
     probes: Mapping[int, Probes] | None = None,
     rows: Mapping[int, Sequence[Distribution]] | None = None,
     waves: Sequence[Wave] = (),
@@ -117,6 +122,7 @@ def fetch(
         sampled: Tokens drawn, if any lane samples.
         prompts: Log-probabilities for each of `StagedStep.prompt_readouts`.
         pooled, distributions, probes, rows, attention: What is on the host already.
+        looks: Places in the batch, and what the device wrote down of their distributions.
         waves: Tokens drawn behind guesses that were right.
     """
     outcome = StepOutcome(
@@ -128,6 +134,7 @@ def fetch(
         probes=probes or {},
         rows=rows or {},
         waves=[(wave.places, to_host(wave.sampled.token_ids), _to_host(wave.sampled.logprobs)) for wave in waves],
+        looks=None if looks is None else (looks[0], replace(looks[1], rows=to_host(looks[1].rows))),
         attention=attention or {},
     )
     if device.type == "cuda":
@@ -141,6 +148,10 @@ def to_host(values: torch.Tensor) -> torch.Tensor:
         return values
     copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     return copy.copy_(values, non_blocking=True)
+
+
+def _seen(places: Sequence[int], looks: WrittenLooks) -> dict[int, Distribution]:
+    return dict(zip(places, looks.read(), strict=True))
 
 
 @overload

@@ -19,8 +19,8 @@ from engine.constraints.masks import StepMasks
 from engine.kv.storage import KVStorage
 from engine.kv.tiers import HostStore, Transfer, split
 from engine.models.step import StepModel
-from engine.request import Distribution, Probes
-from engine.runner.decoding import DecodeStep, ProgramStep, StagedDecode
+from engine.request import Distribution, Probes, Readout
+from engine.runner.decoding import DecodeStep, DrawnStep, StagedDecode
 from engine.runner.device_thread import DeviceThread
 from engine.runner.inputs import InputStager, StagedStep
 from engine.runner.pooling import sum_states
@@ -29,6 +29,7 @@ from engine.runner.readout import StepOutcome, fetch, lane_results
 from engine.runner.verifying import Wave, verify
 from engine.sampling.choice import SampleLane
 from engine.sampling.distribution import describe
+from engine.sampling.looks import WrittenLooks, can_be_written
 from engine.sampling.processors import sanitize
 from engine.sampling.sampler import LaneMasks, Logprobs, SampledTokens, Sampler
 from engine.sampling.state import SamplerState
@@ -106,7 +107,8 @@ class ModelRunner:
             drawn = self._draw_whole(staged, staged.decode)
             if drawn is not None:
                 self._programs.note(drawn.noted)
-                return fetch(device, SampledTokens(drawn.tokens, None), probes=self._noted(staged))
+                looks = None if drawn.looks is None else self._written(staged, drawn.looks)
+                return fetch(device, SampledTokens(drawn.tokens, None), probes=self._noted(staged), looks=looks)
         if self._programs and self._decode is None and staged.batch.masks is None:
             self._programs.prepare(staged.sample_lanes)
         logits = self._forward(staged)
@@ -120,7 +122,8 @@ class ModelRunner:
         rows = logits if staged.sample_rows is None else logits.index_select(0, staged.sample_rows)
         all_masks = None if staged.batch.masks is None else staged.batch.masks.take()
         masks = None if all_masks is None else _masks(staged, all_masks)
-        distributions = self._describe(staged, rows, masks) if staged.batch.num_readouts else {}
+        looks = self._look(staged, rows, masks) if staged.batch.num_readouts else None
+        distributions = self._describe(staged, rows, masks) if staged.batch.num_readouts and looks is None else {}
         sampled = self._sample(rows, staged.sample_lanes, masks)
         noted = self._noted(staged)  # before guesses are verified, which draws again
         waves = self._verify(staged, logits, sampled, all_masks) if staged.readouts.drafts else ()
@@ -130,24 +133,23 @@ class ModelRunner:
             prompts=prompts,
             pooled=pooled,
             distributions=distributions,
+            looks=looks,
             probes=noted,
             rows=behind,
             waves=waves,
             attention=attention,
         )
 
-    def _draw_whole(self, staged: StagedStep, decode: StagedDecode) -> ProgramStep | None:
+    def _draw_whole(self, staged: StagedStep, decode: StagedDecode) -> DrawnStep | None:
         """Computes the step and draws in one, where its lanes want nothing else; None where they do."""
         assert self._decode is not None
-        if staged.batch.masks or staged.batch.num_readouts:
+        looks = staged.batch.num_readouts > 0
+        if staged.batch.masks or (looks and not all(map(can_be_written, _readouts(staged).values()))):
             return None
         lanes = self._programs.alike(staged.sample_lanes) if self._programs else ()
-        if lanes is None:
+        if lanes is None or (lanes and looks):
             return None
-        if lanes:
-            return self._decode.draw_by_program(decode, lanes)
-        tokens = self._decode.draw(decode)
-        return None if tokens is None else ProgramStep(tokens)
+        return self._decode.draw_by_program(decode, lanes) if lanes else self._decode.draw(decode, looks=looks)
 
     def _forward(self, staged: StagedStep) -> torch.Tensor:
         if staged.decode is not None:
@@ -209,14 +211,21 @@ class ModelRunner:
 
     def _describe(self, staged: StagedStep, rows: torch.Tensor, masks: LaneMasks | None) -> dict[int, Distribution]:
         """By place in the batch, the distributions wanted, before anything is drawn from them."""
-        lanes = staged.batch.lanes
-        wanted = {
-            at: readout
-            for at, place in enumerate(staged.readouts.sampling)
-            if (readout := lanes[place].readout) is not None
-        }
-        found = self._sampler.describe(rows, staged.sample_lanes, masks, wanted)
+        found = self._sampler.describe(rows, staged.sample_lanes, masks, _readouts(staged))
         return {staged.readouts.sampling[at]: distribution for at, distribution in found.items()}
+
+    def _look(
+        self, staged: StagedStep, rows: torch.Tensor, masks: LaneMasks | None
+    ) -> tuple[Sequence[int], WrittenLooks] | None:
+        """The same without waiting, where the device writes it down; None where it does not."""
+        wanted = _readouts(staged)
+        looks = self._sampler.look(rows, staged.sample_lanes, masks, wanted)
+        return None if looks is None else ([staged.readouts.sampling[at] for at in wanted], looks)
+
+    def _written(self, staged: StagedStep, rows: torch.Tensor) -> tuple[Sequence[int], WrittenLooks]:
+        """What a step wrote down that drew and looked in one, a row a lane."""
+        wanted = _readouts(staged)
+        return list(wanted), WrittenLooks(rows, list(wanted.items()), self._state.vocab_size)
 
     def _describe_rows(self, staged: StagedStep, logits: torch.Tensor) -> dict[int, list[Distribution]]:
         """By place in the batch, the distributions behind rows of a pass; what a program will read, it gets."""
@@ -242,6 +251,16 @@ class ModelRunner:
             )
             for readout in staged.prompt_readouts
         ]
+
+
+def _readouts(staged: StagedStep) -> dict[int, Readout]:
+    """By place among those who sample, what is wanted of their distributions."""
+    lanes = staged.batch.lanes
+    return {
+        at: readout
+        for at, place in enumerate(staged.readouts.sampling)
+        if (readout := lanes[place].readout) is not None
+    }
 
 
 def _masks(staged: StagedStep, masks: StepMasks) -> LaneMasks | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,11 +56,21 @@ class ForcedTokens:
         return token_ids.index_copy(0, self.places, self.token_ids)
 
 
+Look = Callable[[torch.Tensor], torch.Tensor]
+"""Takes logits [R, V] float32, at least one row; NaN counts as -inf, +inf as a large number. Returns int32
+[R, `engine.sampling.looks.NUM_WORDS`], valid until the next call."""
+
+
 class Choice(Protocol):
     """Chooses tokens of one state's rows; all forms choose the same, up to the last bit of a logarithm."""
 
     changes_logits: bool
     """True if logits may be changed even where the batch's parameters and masks change nothing."""
+
+    @property
+    def look(self) -> Look | None:
+        """Writes down what rows of logits look like, and waits for nothing; None where there is no kernel for it."""
+        ...
 
     def choose(
         self,

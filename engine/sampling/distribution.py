@@ -94,6 +94,18 @@ def describe(
     return found
 
 
+def describe_outline(seen: Outline, readouts: Sequence[Readout], vocab_size: int) -> list[Distribution]:
+    """What is wanted of distributions of which enough is known: none wants all, or more than were looked at.
+
+    Args:
+        seen: D of them.
+        readouts: What is wanted of each.
+        vocab_size: V.
+    """
+    rows = zip(_pack(seen), readouts, seen.entropies.tolist(), strict=True)
+    return [_describe(likeliest, readout, vocab_size, entropy) for likeliest, readout, entropy in rows]
+
+
 @dataclass(frozen=True, slots=True)
 class _Likeliest:
     """A row's likeliest tokens.

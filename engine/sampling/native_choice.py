@@ -32,6 +32,7 @@ class NativeChoice:
     """
 
     changes_logits = False
+    look = None
 
     def __init__(self, state: SamplerState, native: NativeSampling) -> None:
         self._state = state

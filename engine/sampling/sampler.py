@@ -17,6 +17,7 @@ from engine.request import Distribution, Readout
 from engine.sampling.choice import Choice, ForcedTokens, SampleLane
 from engine.sampling.distribution import Outline, describe
 from engine.sampling.logprobs import Logprobs, gather_logprobs
+from engine.sampling.looks import WrittenLooks, can_be_written
 from engine.sampling.masks import LaneMasks
 from engine.sampling.native_choice import NativeChoice
 from engine.sampling.plan import BatchPlan, LaneGroup, make_plan
@@ -118,7 +119,7 @@ class Sampler:
         """
         some = [lanes[place] for place in places]
         plan = make_plan(self._state, [lane.row for lane in some])
-        values = logits[list(places)].contiguous()
+        values = logits.clone() if len(places) == len(logits) else logits[list(places)].contiguous()
         sanitize(values)
         some_masks = _masks_of(masks, places)
         if plan.changes_logits or some_masks is not None:
@@ -146,6 +147,28 @@ class Sampler:
         values = self.process(logits, lanes, masks, places) if changes else logits.contiguous()
         rows = range(len(places)) if changes else places
         return dict(zip(places, describe(values, rows, list(wanted.values()), self.outline), strict=True))
+
+    def look(
+        self,
+        logits: torch.Tensor,
+        lanes: Sequence[SampleLane],
+        masks: LaneMasks | None,
+        wanted: Mapping[int, Readout],
+    ) -> WrittenLooks | None:
+        """What `describe` tells, without waiting; None where that cannot be.
+
+        Args:
+            logits, lanes, masks: See `describe`; the logits are not changed.
+            wanted: By place among the lanes, rising, what to give of the distribution; not none.
+
+        Returns:
+            What is wanted of each in that order, valid until the next call.
+        """
+        look = self._choice.look
+        if look is None or not all(map(can_be_written, wanted.values())):
+            return None
+        rows = look(self.process(logits, lanes, masks, list(wanted)))
+        return WrittenLooks(rows, list(enumerate(wanted.values())), self._state.vocab_size)
 
     def outline(self, logits: torch.Tensor, places: Sequence[int], num_top: int) -> Outline:
         """Looks at rows of logits. Waits for the device.

@@ -31,6 +31,8 @@ class TorchChoice:
     it.
     """
 
+    look = None
+
     def __init__(self, state: SamplerState) -> None:
         self._state = state
         self._draw = TokenDraw(state.vocab_size, state.device)

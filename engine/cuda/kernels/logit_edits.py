@@ -22,7 +22,7 @@ BANNED: tl.constexpr = tl.constexpr(-1e9)
 ENTRIES_AT_ONCE: tl.constexpr = tl.constexpr(128)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "num_outputs_ptr", "masks_ptr", "mask_of_ptr"])
 def edit_chunks(
     logits_ptr,
     rows_ptr,

@@ -4,6 +4,8 @@ One kernel cuts every lane's vocabulary into chunks and finds each chunk's best 
 remembers it. A token's score has float32 noise unless several tokens come so near to each other that float64 has to
 decide: the tokens are those of `engine.sampling.torch_choice`.
 
+What lanes have are views of a block, read one number at a time: one form of a kernel serves them wherever they begin.
+
 Letters: M lanes, V vocabulary, C chunks, R rows of device state.
 """
 
@@ -45,7 +47,7 @@ def _load_kept(logits_ptr, lane, ids, is_truncated, cut_values_ptr, cut_ids_ptr,
     return values
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "positions_ptr"])
 def score_chunks(
     logits_ptr,
     rows_ptr,
@@ -86,7 +88,7 @@ def score_chunks(
         tl.store(rivals_ptr + place, tl.sum((values >= best - slack(best)).to(tl.int32), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "positions_ptr", "num_outputs_ptr", "tokens_ptr"])
 def pick(
     logits_ptr,
     rows_ptr,

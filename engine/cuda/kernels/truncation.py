@@ -33,7 +33,7 @@ MANY_ROUNDS: tl.constexpr = tl.constexpr(64)
 """More than are needed to the end."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr"])
 def find_cuts(
     logits_ptr,
     rows_ptr,

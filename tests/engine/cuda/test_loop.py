@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
 from engine.attention.select import BACKENDS
 from engine.config import KVFormat
+from engine.contexts.commands import AppendTokens, OpenContext
 from engine.cuda import prompt_graphs
 from engine.cuda.graphs import GraphDecoder
 from engine.cuda.status import CudaStatus
-from engine.request import GenerateRequest, ProgramSpec
-from engine.runner.decoding import ProgramStep
+from engine.loop import EngineLoop
+from engine.request import Distribution, GenerateRequest, ProgramSpec, Readout
+from engine.runner.decoding import DrawnStep
 from engine.step_choice import StepChoice
 from tests.equivalence.harness import open_loop, request, run
 from tests.tiny_models import write_tiny_model
@@ -75,7 +78,7 @@ def test_programs_draw_the_same_tokens_within_recorded_steps(tmp_path: Path, mon
     recorded = []
     draw = GraphDecoder.draw_by_program
 
-    def note(decoder: GraphDecoder, staged: Any, lanes: Any) -> ProgramStep | None:
+    def note(decoder: GraphDecoder, staged: Any, lanes: Any) -> DrawnStep | None:
         step = draw(decoder, staged, lanes)
         recorded.append(step is not None)
         return step
@@ -118,6 +121,68 @@ def test_prompts_give_the_same_tokens_within_recorded_steps(tmp_path: Path, monk
 
     assert found == expected
     assert replayed
+
+
+Proposed = dict[str, list[tuple[int, Distribution]]]
+
+
+def take_all_proposed(loop: EngineLoop, asked: list[GenerateRequest]) -> Proposed:
+    """Steps through generations on contexts of their own and takes what is proposed; by name, what they were told."""
+    told: Proposed = {one.request_id: [] for one in asked}
+    for at, one in enumerate(asked):
+        loop.obey(OpenContext(one.context_id))
+        loop.obey(AppendTokens(one.context_id, [5, 9, 301 + at, 44, 17][: 5 - at]))
+        loop.submit(one)
+    while loop.has_work:
+        for event in loop.step():
+            if event.proposal is not None:
+                assert event.distribution is not None
+                seen = [(event.proposal, event.distribution), *event.further]
+                told[event.request_id] += [(token_id, found) for token_id, found in seen if found is not None]
+                loop.advance(event.request_id, None, 1, num_taken=len(event.further))
+    return told
+
+
+def stepped_requests() -> list[GenerateRequest]:
+    """One that draws, one whose penalties change what it draws from."""
+    drawn = request("drawn", [], max_tokens=12, temperature=0.8, seed=3)
+    penalised = request("penalised", [], max_tokens=12, frequency_penalty=0.6)
+    return [
+        msgspec.structs.replace(one, context_id=one.request_id, stepped=True, readout=Readout(top=4))
+        for one in (drawn, penalised)
+    ]
+
+
+@pytest.mark.usefixtures("coarse_cuts")
+@pytest.mark.parametrize("records", [True, False])
+def test_steps_tell_what_tokens_are_drawn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: bool) -> None:
+    model = write_tiny_model(tmp_path, "llama", num_hidden_layers=1, max_position_embeddings=64)
+    with open_loop(model, max_num_seqs=2) as loop:
+        expected = take_all_proposed(loop, stepped_requests())
+    pretend(monkeypatch)
+    for name in ("FIRST_USES", "LAST_USES"):
+        monkeypatch.setattr(f"engine.cuda.recordings.{name}", 1 if records else 10**6)
+    looked = []
+    draw = GraphDecoder.draw
+
+    def note(decoder: GraphDecoder, staged: Any, *, looks: bool = False) -> DrawnStep | None:
+        step = draw(decoder, staged, looks=looks)
+        looked.append(step is not None and step.looks is not None)
+        return step
+
+    monkeypatch.setattr(GraphDecoder, "draw", note)
+    with open_loop(model, max_num_seqs=2, step="cuda", attention="sdpa") as loop:
+        found = take_all_proposed(loop, stepped_requests())
+
+    assert any(looked) == records
+    for name, told in expected.items():
+        assert [token_id for token_id, _ in found[name]] == [token_id for token_id, _ in told]
+        assert len(told) == 12
+        for (_, one), (_, other) in zip(found[name], told, strict=True):
+            assert one.token_ids == other.token_ids
+            ours, theirs = (np.frombuffer(each.logprobs, "<f4") for each in (one, other))
+            np.testing.assert_allclose(ours, theirs, atol=1e-4)
+            np.testing.assert_allclose([one.entropy, one.omitted_mass], [other.entropy, other.omitted_mass], rtol=1e-3)
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
