@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import torch
@@ -97,4 +97,55 @@ class AttentionBackend(Protocol):
         Returns:
             [T, H, D], same dtype as `query`.
         """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DenseRows:
+    """Room for rotated rows of a step, for kernels that read rows one behind the other instead of pages.
+
+    Attributes:
+        query: [T + M, H, D], to be written: the step's rows, and M rows behind them.
+        key: [M, G, D], to be written; [T, G, D] where M is 0.
+        value: As `key`.
+        targets: [T] int64, the row of `query` that each of the step's rows goes to: T + m for one whose K and V go to
+            row m of `key` and `value`; None where M is 0 and all stay where they are.
+        has_values: `value` holds what it should already.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    targets: torch.Tensor | None
+    has_values: bool
+
+
+@runtime_checkable
+class DenseBackend(Protocol):
+    """A backend that is spared a gather where whoever rotates a step's rows also leaves them as it wants them."""
+
+    def dense_rows(self, plan: Any, qkv: torch.Tensor, storage: KVStorage) -> DenseRows | None:
+        """Says how.
+
+        Args:
+            plan: What `plan` returned for this step.
+            qkv: [T, (H + 2G) * D], what a layer's product gave: for its shape, and for V, which is not rotated.
+            storage: K and V.
+
+        Returns:
+            What is to be written before `run_dense`; None if the step is one for `run`.
+        """
+        ...
+
+    def run_dense(
+        self,
+        layer: int,
+        rows: DenseRows,
+        storage: KVStorage,
+        plan: Any,
+        *,
+        scale: float,
+        sliding_window: int | None,
+    ) -> torch.Tensor:
+        """Like `AttentionBackend.run`, given what `dense_rows` asked for; pages hold the step's K and V too."""
         ...

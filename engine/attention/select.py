@@ -10,6 +10,7 @@ import torch
 
 from engine.attention.backend import AttentionBackend
 from engine.attention.cpu import CpuBackend
+from engine.attention.cudnn_library import cudnn_refusal
 from engine.attention.flashinfer import FlashInferBackend
 from engine.attention.sdpa import SdpaBackend
 from engine.attention.xformers import XFormersBackend
@@ -40,10 +41,17 @@ def _make_triton() -> AttentionBackend:
     return TritonBackend()
 
 
-def _make_mixed() -> AttentionBackend:
+def _make_cudnn() -> AttentionBackend:
+    from engine.attention.cudnn import CudnnBackend
+    from engine.attention.triton import TritonBackend
+
+    return CudnnBackend(TritonBackend())
+
+
+def _mixed(make_long: Callable[[], AttentionBackend]) -> AttentionBackend:
     from engine.attention.mixed import MixedBackend
 
-    return MixedBackend(_make_triton(), FlashInferBackend)
+    return MixedBackend(_make_triton(), make_long)
 
 
 def _triton_refusal(device: torch.device) -> str | None:
@@ -51,8 +59,16 @@ def _triton_refusal(device: torch.device) -> str | None:
     return None if status.available else status.reason
 
 
+def _cudnn_refusal(device: torch.device) -> str | None:
+    refusal = _triton_refusal(device)
+    if refusal is not None:
+        return refusal
+    return cudnn_refusal(device)
+
+
 BACKENDS: dict[str, BackendRow] = {
     "cpu": BackendRow(make=CpuBackend, devices=("cpu",)),
+    "cudnn": BackendRow(make=_make_cudnn, devices=("cuda",), refusal=_cudnn_refusal),
     "flashinfer": BackendRow(make=FlashInferBackend, devices=("cuda",)),
     "sdpa": BackendRow(make=SdpaBackend, reads_quantized=True),
     "triton": BackendRow(make=_make_triton, devices=("cuda",), reads_quantized=True, refusal=_triton_refusal),
@@ -101,10 +117,13 @@ def choose_backend(name: str, device: torch.device | str, *, quantized_kv: bool 
             preferred, reason = _FALLBACK[0], f"{_FALLBACK[1]}; not {preferred}, since {refusal}"
         if quantized_kv and not (BACKENDS[preferred].reads_quantized and cuda_status(device).has_fp8):
             preferred, reason = _QUANTIZED_FALLBACK
-        make = BACKENDS[preferred].make
-        if preferred == "triton" and not quantized_kv and find_spec("flashinfer") is not None:
-            make, reason = _make_mixed, f"{reason}; flashinfer's for long prompts"
-        return BackendChoice(backend=make(), reason=f"best for {kind}: {reason}")
+        backend = BACKENDS[preferred].make()
+        if preferred == "triton" and not quantized_kv:
+            if find_spec("flashinfer") is not None:
+                backend, reason = _mixed(FlashInferBackend), f"{reason}; flashinfer's for long prompts"
+            elif _cudnn_refusal(device) is None:
+                backend, reason = _mixed(_make_cudnn), f"{reason}; cuDNN's for steps of many whole prompts"
+        return BackendChoice(backend=backend, reason=f"best for {kind}: {reason}")
     row = BACKENDS.get(name)
     if row is None:
         raise ModelLoadError(f"attention backend {name!r} is unknown; there are auto, {', '.join(sorted(BACKENDS))}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from engine.attention.backend import LaneLayout
@@ -22,6 +23,8 @@ from engine.cuda.kernels.codes import KVCodes
 from engine.cuda.kernels.paged_attention import MOST_PARTS, Pieces, TileConfig, paged_attention
 from engine.cuda.kernels.shared_memory import fitting_tiles, shared_bytes
 from engine.kv.storage import KVStorage
+
+LaneMarks = npt.NDArray[np.bool_]
 
 PROGRAMS_PER_PROCESSOR = 2
 
@@ -72,12 +75,14 @@ class TritonPlan:
     Attributes:
         layout: The step.
         storage: K and V, for its shape and dtype.
+        left_out: [L] bool, lanes that others attend to; None for none.
         launches: Launches of each layer, once they are known.
         counters: [any] int32 zeros on the device, between kernels.
     """
 
     layout: LaneLayout
     storage: KVStorage
+    left_out: LaneMarks | None = None
     launches: list[Launch] = field(default_factory=list)
     counters: torch.Tensor | None = None
 
@@ -106,9 +111,9 @@ class TritonBackend:
             plan = self.plan(layout, storage)
             self.run(0, query, storage, plan, scale=1.0, sliding_window=sliding_window)
 
-    def plan(self, layout: LaneLayout, storage: KVStorage) -> TritonPlan:
-        """Notes the step."""
-        return TritonPlan(layout=layout, storage=storage)
+    def plan(self, layout: LaneLayout, storage: KVStorage, left_out: LaneMarks | None = None) -> TritonPlan:
+        """Notes the step, and which lanes [L] of it are others'."""
+        return TritonPlan(layout=layout, storage=storage, left_out=left_out)
 
     def run(
         self,
@@ -120,7 +125,7 @@ class TritonBackend:
         scale: float,
         sliding_window: int | None,
     ) -> torch.Tensor:
-        """Attends; see `AttentionBackend.run`."""
+        """Attends; see `AttentionBackend.run`. Rows of lanes that are left out hold nothing."""
         if query.stride()[1:] != (storage.head_dim, 1):
             query = query.contiguous()
         if plan.counters is None:
@@ -166,16 +171,19 @@ class CutLaunch:
     is_masked: bool
 
 
-def cut_step(layout: LaneLayout, storage: KVStorage, share: int) -> list[CutLaunch]:
+def cut_step(layout: LaneLayout, storage: KVStorage, share: int, left_out: LaneMarks | None = None) -> list[CutLaunch]:
     """Sorts lanes into launches, and cuts them.
 
     Args:
         layout: The step.
         storage: K and V, for its shape and dtype.
         share: Query heads that share a key/value head.
+        left_out: [L] bool, lanes that others attend to; None for none.
     """
     tables, processors = layout.tables, num_processors(storage.device)
     rows = tables.query_starts[1:] - tables.query_starts[:-1]
+    if left_out is not None:
+        rows = np.where(left_out, 0, rows)
     masks = layout.masks or [None] * len(rows)
     masked = np.array([mask is not None for mask in masks], dtype=bool)
     mask_starts = np.cumsum([0] + [0 if mask is None else mask.numel() for mask in masks])[:-1]
@@ -197,7 +205,7 @@ def _prepare(plan: TritonPlan, share: int) -> None:
     """Cuts the step and sends what is needed to the device."""
     layout, storage = plan.layout, plan.storage
     device = storage.device
-    found = cut_step(layout, storage, share)
+    found = cut_step(layout, storage, share, plan.left_out)
     uploaded = _upload([layout.tables.pages, *(one.cut.fields.reshape(-1) for one in found)], device)
     flat_masks = _flat_masks(layout.masks, device) if any(one.is_masked for one in found) else None
     for fields, one in zip(uploaded[1:], found, strict=True):

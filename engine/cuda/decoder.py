@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.attention.backend import AttentionBackend
+from engine.attention.backend import AttentionBackend, DenseBackend
 from engine.attention.select import select_backend
 from engine.cuda.kernels.codes import KVCodes
 from engine.cuda.kernels.rows import add_norm, embed_norm, gate, rotate_store
@@ -65,7 +65,8 @@ class CudaDecoder:
             Logits [R, V] float32.
         """
         model, config = self.model, self.config
-        attend = partial(self._attend, inputs=inputs, backend=backend, plan=plan, holes=holes)
+        dense = backend if isinstance(backend, DenseBackend) else None
+        attend = partial(self._attend, inputs=inputs, backend=backend, dense=dense, plan=plan, holes=holes)
         eps, weights = config.norm_eps, model.weights
         hidden, normed = embed_norm(inputs.token_ids, weights.embedding, model.norm_before(0), eps)
         for index, layer in enumerate(weights.layers):
@@ -89,13 +90,15 @@ class CudaDecoder:
         *,
         inputs: StepInputs,
         backend: AttentionBackend,
+        dense: DenseBackend | None,
         plan: Any,
         holes: bool,
     ) -> torch.Tensor:
         """Rotates, stores K and V, and attends: [T, E] to [T, H * D]."""
         config, model, storage = self.config, self.model, inputs.storage
         qkv = product(normed, layer.qkv, layer.qkv_bias, layer.scales.qkv)
-        query = qkv.new_empty((len(qkv), config.num_heads, config.head_dim))
+        rows = None if dense is None else dense.dense_rows(plan, qkv, storage)
+        query = qkv.new_empty((len(qkv), config.num_heads, config.head_dim)) if rows is None else rows.query
         rotate_store(
             qkv,
             inputs.positions,
@@ -108,10 +111,15 @@ class CudaDecoder:
             query,
             KVCodes.of(storage, index),
             holes=holes,
+            targets=None if rows is None else rows.targets,
+            dense_key=None if rows is None else rows.key,
+            dense_value=None if rows is None or rows.has_values else rows.value,
         )
-        attended = backend.run(
-            index, query, storage, plan, scale=config.head_dim**-0.5, sliding_window=config.sliding_window
-        )
+        scale, window = config.head_dim**-0.5, config.sliding_window
+        if dense is None or rows is None:
+            attended = backend.run(index, query, storage, plan, scale=scale, sliding_window=window)
+        else:
+            attended = dense.run_dense(index, rows, storage, plan, scale=scale, sliding_window=window)
         return attended.reshape(len(qkv), -1)
 
     def _gate(self, gate_up: torch.Tensor) -> torch.Tensor:

@@ -81,6 +81,9 @@ def _rotate_store(
     value_scales_ptr,
     mean_ptr,
     spread_ptr,
+    targets_ptr,
+    dense_key_ptr,
+    dense_value_ptr,
     eps,
     H: tl.constexpr,
     G: tl.constexpr,
@@ -94,6 +97,9 @@ def _rotate_store(
     MOST: tl.constexpr,
     WHOLE: tl.constexpr,
     HOLES: tl.constexpr,
+    TARGETS: tl.constexpr,
+    DENSE_KEYS: tl.constexpr,
+    DENSE_VALUES: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     heads = tl.arange(0, HEADS)[:, None]
@@ -114,10 +120,22 @@ def _rotate_store(
     rotated_first = first * cos - second * sin
     rotated_second = second * cos + first * sin
     is_query = keep & (heads < H)
-    query = query_ptr + row * (H * D) + heads * D + half
+    target = row
+    dense_row = row
+    if TARGETS:
+        target = tl.load(targets_ptr + row).to(tl.int64)
+        dense_row = target - tl.num_programs(
+            0
+        )  # rows of dense K and V lie beside those of queries behind the step's own
+    query = query_ptr + target * (H * D) + heads * D + half
     kind = query_ptr.dtype.element_ty
     tl.store(query, rotated_first.to(kind), mask=is_query)
     tl.store(query + D // 2, rotated_second.to(kind), mask=is_query)
+    if DENSE_KEYS:
+        dense = dense_key_ptr + dense_row * (G * D) + (heads - H) * D + half
+        is_dense = keep & (heads >= H) & (dense_row >= 0)
+        tl.store(dense, rotated_first.to(kind), mask=is_dense)
+        tl.store(dense + D // 2, rotated_second.to(kind), mask=is_dense)
     slot = tl.load(slots_ptr + row).to(tl.int64)
     is_key = keep & (heads >= H)
     if HOLES:
@@ -159,6 +177,9 @@ def _rotate_store(
         if HOLES:
             is_stored = is_stored & (slot >= 0)
         tl.store(value_ptr + slot * (G * D) + columns, values.to(stored), mask=is_stored)
+        if DENSE_VALUES:
+            dense_values = dense_value_ptr + dense_row * (G * D) + columns
+            tl.store(dense_values, values.to(kind), mask=(columns < G * D) & (dense_row >= 0))
 
 
 @triton.jit
@@ -269,8 +290,14 @@ def rotate_store(
     codes: KVCodes | None = None,
     *,
     holes: bool = False,
+    targets: torch.Tensor | None = None,
+    dense_key: torch.Tensor | None = None,
+    dense_value: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Norms the heads of q and k if the model does, rotates them, and stores K and V.
+
+    K and V may be wanted a second time as rows one behind the other, by kernels that read no pages: M rows, which are
+    the step's own, or those that `targets` tells.
 
     Args:
         qkv: [T, (H + 2G) * D].
@@ -280,14 +307,19 @@ def rotate_store(
         norms: [H + G, D] float32, or None.
         eps: Added to the mean square of a head.
         pages: [2, N, G, D], K and V of the layer, or codes.
-        query: [T, H, D], written.
+        query: [T, H, D], written; [T + M, H, D] with `targets`.
         codes: What belongs to codes, their scales written too; None where K and V are kept as they are.
         holes: Some slots may be -1: K and V of these tokens are stored nowhere.
+        targets: [T] integers, the row of `query` that each token's goes to: one of the first T, or one behind them,
+            row T + m, where its K and V go to row m of the dense ones; None leaves rows where they are, and M is T.
+        dense_key, dense_value: [M, G, D] in the dtype of `query`, written too; None where they are not wanted. Not
+            beside codes.
 
     Returns:
         `query`.
     """
-    num_rows, num_heads, head_dim = query.shape
+    assert codes is None or (dense_key is None and dense_value is None)
+    num_rows, (num_heads, head_dim) = len(qkv), query.shape[1:]
     num_kv_heads = pages.shape[2]
     heads, half = triton.next_power_of_2(num_heads + num_kv_heads), triton.next_power_of_2(head_dim // 2)
     _rotate_store[(num_rows,)](
@@ -304,6 +336,9 @@ def rotate_store(
         None if codes is None else codes.scales[1],
         None if codes is None else codes.mean,
         None if codes is None else codes.spread,
+        targets,
+        dense_key,
+        dense_value,
         eps,
         H=num_heads,
         G=num_kv_heads,
@@ -317,6 +352,9 @@ def rotate_store(
         MOST=0.0 if codes is None else codes.most,
         WHOLE=codes is not None and codes.whole,
         HOLES=holes,
+        TARGETS=targets is not None,
+        DENSE_KEYS=dense_key is not None,
+        DENSE_VALUES=dense_value is not None,
         num_warps=_warps(heads * half),
     )
     return query

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.attention import mixed
-from engine.attention.backend import LaneLayout
+from engine.attention.backend import DenseBackend, DenseRows, LaneLayout
 from engine.attention.mixed import MixedBackend
 from engine.attention.sdpa import SdpaBackend
 from engine.errors import ModelLoadError
@@ -77,3 +77,50 @@ def test_an_other_that_cannot_be_had_is_left_out(monkeypatch: pytest.MonkeyPatch
 
     assert backend.name == "sdpa"
     assert attend(backend, 4).shape == (4, 1, 8)
+
+
+class Picky(Other):
+    """Takes what it is told to, masks included, and rows instead of pages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer = True
+
+    def suits(self, layout: LaneLayout) -> bool:
+        return self.answer
+
+    def dense_rows(self, plan: Any, qkv: torch.Tensor, storage: KVStorage) -> DenseRows:
+        return DenseRows(query=qkv, key=qkv, value=qkv, targets=None, has_values=True)
+
+    def run_dense(self, layer: int, rows: DenseRows, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return rows.query + layer
+
+
+def test_a_picky_other_says_itself_which_long_steps_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed, "LONG_STEP_TOKENS", 10)
+    other = Picky()
+    backend = prepared(lambda: other)
+
+    attend(backend, 9)
+    assert other.num_runs == 0
+    attend(backend, 10, masked=True)
+    assert other.num_runs == 1
+    other.answer = False
+    attend(backend, 10)
+    assert other.num_runs == 1
+
+
+def test_rows_are_asked_for_by_whoever_takes_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed, "LONG_STEP_TOKENS", 1)
+    other = Picky()
+    backend = prepared(lambda: other)
+    layout = LaneLayout(query_starts=[0, 4], context_lens=[4], block_tables=[[0]], slots=torch.arange(4))
+    qkv = torch.ones(4, 24)
+
+    assert isinstance(backend, DenseBackend)
+    plan = backend.plan(layout, STORAGE)
+    rows = backend.dense_rows(plan, qkv, STORAGE)
+    assert rows is not None
+    assert backend.run_dense(3, rows, STORAGE, plan, scale=1.0, sliding_window=None)[0, 0] == 4
+    other.answer = False
+    assert backend.dense_rows(backend.plan(layout, STORAGE), qkv, STORAGE) is None

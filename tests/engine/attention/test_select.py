@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from engine.attention import select
+from engine.attention.mixed import MixedBackend
 from engine.attention.select import BACKENDS, choose_backend, select_backend
+from engine.attention.triton import TritonBackend
 from engine.cuda.status import CudaStatus
 from engine.errors import ModelLoadError
 
@@ -30,6 +32,26 @@ def test_where_triton_runs_auto_takes_it_and_elsewhere_says_why_not(monkeypatch:
     assert "V100 has compute capability 7.0" in choice.reason
     with pytest.raises(ModelLoadError, match=r"'triton' does not run on cuda: V100"):
         choose_backend("triton", "cuda")
+
+
+def test_long_steps_go_to_flashinfer_or_else_to_cudnn_where_these_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "cuda_status", lambda device: CudaStatus(True, "H200, compute capability 9.0"))
+    monkeypatch.setattr(select, "cudnn_refusal", lambda device: None)
+    monkeypatch.setattr(select, "find_spec", lambda name: None)
+    choice = choose_backend("auto", "cuda")
+    assert isinstance(choice.backend, MixedBackend)
+    assert choice.reason.endswith("cuDNN's for steps of many whole prompts")
+    assert not isinstance(choose_backend("auto", "cuda", quantized_kv=True).backend, MixedBackend)
+    assert select_backend("cudnn", "cuda").name == "cudnn"
+
+    monkeypatch.setattr(select, "find_spec", lambda name: "found")
+    assert choose_backend("auto", "cuda").reason.endswith("flashinfer's for long prompts")
+
+    monkeypatch.setattr(select, "find_spec", lambda name: None)
+    monkeypatch.setattr(select, "cudnn_refusal", lambda device: "torch has no cuDNN here")
+    assert isinstance(choose_backend("auto", "cuda").backend, TritonBackend)
+    with pytest.raises(ModelLoadError, match="'cudnn' does not run on cuda: torch has no cuDNN here"):
+        choose_backend("cudnn", "cuda")
 
 
 def test_a_name_is_taken_as_asked() -> None:

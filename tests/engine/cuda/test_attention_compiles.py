@@ -79,6 +79,20 @@ def launch_prefill(name: str = "bfloat16") -> None:
     paged_attention(query, kv, pieces, counters, 0.1, None, query, config=config, codes=codes)
 
 
+def launch_dense_rows() -> None:
+    """Keys and values that are wanted as rows too, some behind the step's."""
+    kv, _ = codes_of("bfloat16")
+    integers, angles = unset(64, dtype=torch.int32), unset(64, D // 2, dtype=torch.float32)
+    for targets in (None, unset(64, dtype=torch.int64)):
+        rotate_store(
+            *(unset(64, (H + 2 * G) * D), integers, integers, angles, angles, None, 1e-6),
+            *(kv.view(2, -1, G, D), unset(64 if targets is None else 128, H, D)),
+            targets=targets,
+            dense_key=unset(64, G, D),
+            dense_value=None if targets is None else unset(64, G, D),
+        )
+
+
 def launch_rows(name: str) -> None:
     kv, codes = codes_of(name)
     integers, angles = unset(64, dtype=torch.int32), unset(64, D // 2, dtype=torch.float32)
@@ -93,7 +107,8 @@ def test_kernels_of_steps_and_prompts_fit_the_h200() -> None:
         launch_decode(64)
         launch_decode(8, window=1)
         launch_prefill()
-    assert len(requests) == 4
+        launch_dense_rows()
+    assert len(requests) == 6
     for facts in compile_kernels(requests):
         assert facts.spills <= MOST_SPILLED
         assert facts.shared_bytes <= SHARED_LIMIT

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from engine.attention.cudnn import CudnnBackend
+from engine.attention.cudnn_library import attend_by_torch
+from engine.attention.fresh import Cuts
 from engine.attention.sdpa import SdpaBackend
+from engine.attention.triton import TritonBackend
 from engine.cuda.decoder import CudaDecoder
 from engine.cuda.model import CudaModel
 from engine.kv.storage import KVStorage
@@ -54,3 +58,32 @@ def test_logits_are_those_of_torch(variant: str, device: torch.device, tmp_path:
     found = logits_of(model, storage_for(checkpoint.config, num_pages=10, device=device))
 
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("sizes", [(7, 20), (16, 32)], ids=["as they lie", "filled up"])
+def test_prompts_attended_to_as_rows_give_the_same(
+    sizes: tuple[int, ...], variant: str, device: torch.device, tmp_path: Path
+) -> None:
+    family, overrides = VARIANTS[variant]
+    checkpoint = open_checkpoint(write_tiny_model(tmp_path, family, num_hidden_layers=some(3, 1), **overrides))
+    weights = load_weights(checkpoint, torch.float32, device)
+    calls = []
+
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
+        calls.append(query.shape[2])
+        return attend_by_torch(query.double(), key.double(), value.double(), scale).float()
+
+    cuts = Cuts(sizes=sizes, least_filled=5, batch_rows=64)
+    backend = CudnnBackend(TritonBackend(), cuts, attend, wanted=1)
+    backend._window = checkpoint.config.sliding_window
+
+    found = logits_of(
+        CudaDecoder(CudaModel.of(checkpoint.config, weights), backend),
+        storage_for(checkpoint.config, num_pages=10, device=device),
+    )
+
+    reference = load_model(checkpoint, device=device, dtype=torch.float32, attention="sdpa")
+    expected = logits_of(reference, storage_for(checkpoint.config, num_pages=10, device=device))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert set(calls) == set(sizes)

@@ -91,6 +91,51 @@ def test_heads_are_rotated_and_stored(
     assert not pages[:, untouched].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("holes", [False, True])
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_rows_of_keys_and_values_are_left_where_they_are_wanted(
+    device: torch.device, is_behind: bool, holes: bool, dtype: torch.dtype
+) -> None:
+    num_heads, num_kv_heads, head_dim, num_rows = 9, 3, 64, 5
+    qkv = torch.randn(num_rows, (num_heads + 2 * num_kv_heads) * head_dim, device=device).to(dtype)
+    slots = torch.tensor([7, -1 if holes else 3, 0, 30, 12], device=device)
+    norms = torch.randn(num_heads + num_kv_heads, head_dim, device=device)
+    angles = torch.arange(12, device=device)[:, None] * inverse_frequencies(head_dim, 1e4, None).to(device)
+    positions = torch.tensor([0, 3, 11, 2, 7], device=device)
+    pages, expected_pages = torch.zeros(2, 2, 40, num_kv_heads, head_dim, dtype=dtype, device=device)
+    expected = torch.empty(num_rows, num_heads, head_dim, dtype=dtype, device=device)
+    turned = angles.cos(), angles.sin(), norms, EPS
+    rows.rotate_store(qkv, positions, slots, *turned, expected_pages, expected, holes=holes)
+    every = torch.arange(num_rows, device=device)
+    all_pages = torch.zeros(2, num_rows, num_kv_heads, head_dim, dtype=dtype, device=device)
+    rows.rotate_store(qkv, positions, every, *turned, all_pages, torch.empty_like(expected))
+    targets = torch.tensor([0, 5 + 6, 5 + 1, 3, 5 + 0], device=device) if is_behind else None  # two rows stay
+    num_dense = 8 if is_behind else num_rows
+    query = torch.full((num_rows + is_behind * num_dense, num_heads, head_dim), 9.0, dtype=dtype, device=device)
+    key, value = torch.full((2, num_dense, num_kv_heads, head_dim), 9.0, dtype=dtype, device=device)
+
+    rows.rotate_store(
+        *(qkv, positions, slots, *turned, pages, query),
+        holes=holes,
+        targets=targets,
+        dense_key=key,
+        dense_value=value,
+    )
+
+    own = every if targets is None else targets
+    close(query[own], expected, dtype)
+    close(pages, expected_pages, dtype)
+    put = torch.tensor([1, 2, 4], device=device) if is_behind else every
+    places = own[put] - (num_rows if is_behind else 0)
+    close(key[places], all_pages[0, put], dtype)
+    assert torch.equal(value[places], all_pages[1, put])
+    for room, used in ((query, own), (key, places), (value, places)):
+        untouched = torch.ones(len(room), dtype=torch.bool, device=device)
+        untouched[used] = False
+        assert (room[untouched] == 9).all()
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(9, 3, 64), (4, 1, 80)])
 def test_keys_and_values_are_stored_as_codes_as_storage_does(
