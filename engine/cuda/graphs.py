@@ -81,7 +81,7 @@ class GraphDecoder:
             device=model.device,
         )
         self._drawn_by: dict[tuple[int, tuple[int, ...]], Literal["logits"] | DrawForm] = {}
-        self._programs = ProgramGraphs(state, self._table, max_context) if records_programs else None
+        self._programs = ProgramGraphs(state, self._table, max_context, pdl=pdl) if records_programs else None
         shared = SharedMemory(
             DecodeBuffers(model, list(plans.values())), storage, state, self._table, self._tokens, self._looks, pdl
         )

@@ -37,18 +37,26 @@ class Looks:
         self._keys = torch.empty(size * MOST_LOOKED, dtype=torch.int64, device=device)
         self.found = torch.zeros((max_lanes, NUM_WORDS), dtype=torch.int32, device=device)
 
-    def launch(self, logits: torch.Tensor, wanted: torch.Tensor, num_lanes: int) -> None:
+    def launch(self, logits: torch.Tensor, wanted: torch.Tensor, num_lanes: int, *, pdl: bool = False) -> None:
         """Starts a look.
 
         Args:
             logits: [at least M, V] float32, contiguous; NaN counts as -inf, +inf as a large number.
             wanted: [at least M] int32, 0 for lanes that nobody wants to see.
             num_lanes: M of this look.
+            pdl: Kernels may begin before those in front of them have ended.
         """
+        early = {"PDL": pdl, "launch_pdl": pdl}
         chunks = self._num_chunks
         between = self._maxima, self._sums, self._moments, self._keys
         look_chunks[(chunks, num_lanes)](
-            *(logits, wanted, *between), C=chunks, V=self._vocab_size, K=MOST_LOOKED, BLOCK=self._block, num_warps=8
+            *(logits, wanted, *between),
+            C=chunks,
+            V=self._vocab_size,
+            K=MOST_LOOKED,
+            BLOCK=self._block,
+            num_warps=8,
+            **early,
         )
         look_rows[(num_lanes,)](
             *(wanted, *between, self.found),
@@ -58,4 +66,5 @@ class Looks:
             V=self._vocab_size,
             K=MOST_LOOKED,
             num_warps=16,
+            **early,
         )

@@ -38,15 +38,17 @@ class ProgramEnding:
         table: What sequences know of it.
         is_alone: All lanes of the step run it; else some draw as they always do.
         form: How those and the program's own scores are drawn from.
+        pdl: Kernels may begin before those in front of them have ended.
 
     Attributes:
         table: The same.
     """
 
-    def __init__(self, table: ProgramTable, *, is_alone: bool, form: DrawForm) -> None:
+    def __init__(self, table: ProgramTable, *, is_alone: bool, form: DrawForm, pdl: bool = False) -> None:
         self.table = table
         self._form = form
-        self._lanes = ProgramLanes(table, is_alone=is_alone)
+        self._pdl = pdl
+        self._lanes = ProgramLanes(table, is_alone=is_alone, pdl=pdl)
         graph = table.bound.graph
         kept = [*graph.updates.values(), *graph.probes.values()]
         # What is kept could be the logits themselves; lanes that do not run the program draw from theirs.
@@ -128,7 +130,7 @@ class ProgramEnding:
         num_lanes, vocab_size = logits.shape
         if num_lanes not in self._programs:
             graph = self.table.bound.graph  # draws are the recorded step's own, and keys for them are not handed over
-            passes = KernelPasses(vocab_size, logits.device)
+            passes = KernelPasses(vocab_size, logits.device, pdl=self._pdl)
             self._programs[num_lanes] = TorchProgram(
                 graph, vocab_size, logits.device, native=False, joins_draw=False, passes=passes
             )

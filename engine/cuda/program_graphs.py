@@ -43,14 +43,15 @@ class RecordableStep(Protocol):
 class _Program:
     """A program, its table, and its endings so far."""
 
-    def __init__(self, table: ProgramTable) -> None:
+    def __init__(self, table: ProgramTable, *, pdl: bool) -> None:
         self.table = table
+        self._pdl = pdl
         self.sync = TableSync(table)
         self.endings: dict[tuple[bool, DrawForm], ProgramEnding] = {}
 
     def ending(self, is_alone: bool, form: DrawForm) -> ProgramEnding:
         if (is_alone, form) not in self.endings:
-            self.endings[is_alone, form] = ProgramEnding(self.table, is_alone=is_alone, form=form)
+            self.endings[is_alone, form] = ProgramEnding(self.table, is_alone=is_alone, form=form, pdl=self._pdl)
         return self.endings[is_alone, form]
 
 
@@ -64,12 +65,14 @@ class ProgramGraphs:
         state: Rows of device state.
         draws: Parameters of draws, as recorded steps read them.
         max_context: Tokens of the longest sequence.
+        pdl: Kernels may begin before those in front of them have ended.
     """
 
-    def __init__(self, state: SamplerState, draws: DrawTable, max_context: int) -> None:
+    def __init__(self, state: SamplerState, draws: DrawTable, max_context: int, *, pdl: bool = False) -> None:
         self._state = state
         self._max_context = max_context
         self._draws = draws
+        self._pdl = pdl
         self._programs: OrderedDict[str, _Program | None] = OrderedDict()
         self._recordings: Recordings[_Recording] = Recordings(
             _record,
@@ -127,7 +130,8 @@ class ProgramGraphs:
         context = min(self._max_context, MOST_HISTORY)
         if table_bytes(bound, state.num_rows, state.vocab_size, context) > MOST_TABLE_BYTES:
             return None
-        return _Program(ProgramTable(bound, state.num_rows, state.vocab_size, state.device, self._max_context))
+        table = ProgramTable(bound, state.num_rows, state.vocab_size, state.device, self._max_context)
+        return _Program(table, pdl=self._pdl)
 
     def _give_up(self, ending: ProgramEnding) -> None:
         for kind, program in self._programs.items():

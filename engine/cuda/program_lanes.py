@@ -48,11 +48,13 @@ class ProgramLanes:
     Args:
         table: Where they are kept.
         is_alone: All lanes run the program.
+        pdl: Kernels may begin before those in front of them have ended.
     """
 
-    def __init__(self, table: ProgramTable, *, is_alone: bool) -> None:
+    def __init__(self, table: ProgramTable, *, is_alone: bool, pdl: bool = False) -> None:
         self._table = table
         self._is_alone = is_alone
+        self._pdl: dict[str, bool] = {"PDL": pdl, "launch_pdl": pdl}
         self._parameters = [name for name, values in table.parameters.items() if values.shape[1] == 1]
         self._states = [name for name, values in table.states.items() if values.shape[1] == 1]
         self._num_seen = min(1, table.num_seen) if table.most_context is not None else table.num_seen
@@ -83,6 +85,7 @@ class ProgramLanes:
             SEEN=self._num_seen,
             BLOCK=triton.next_power_of_2(max(1, self._num_seen)),
             num_warps=1,
+            **self._pdl,
         )
         places = made["places"].view(-1)
         for name in table.parameters.keys() - parameters.keys():
@@ -148,6 +151,7 @@ class ProgramLanes:
             ROOM=table.room,
             V=table.vocab_size,
             num_warps=1,
+            **self._pdl,
         )
 
     def _empty(self, size: int, dtype: torch.dtype) -> torch.Tensor:

@@ -40,13 +40,15 @@ class KernelPasses:
     Args:
         vocab_size: V.
         device: Where.
+        pdl: Kernels may begin before those in front of them have ended.
     """
 
     most_nodes = MOST_NODES
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, vocab_size: int, device: torch.device, *, pdl: bool = False) -> None:
         self._vocab_size = vocab_size
         self._device = device
+        self._pdl = pdl
 
     def can_fuse(self, graph: Graph, node: Node) -> bool:
         """Whether a kernel can compute a node to the bit: no exponentials or logarithms."""
@@ -59,7 +61,7 @@ class KernelPasses:
 
     def make(self, graph: Graph, group: Group) -> KernelPass:
         """See `Passes`."""
-        return KernelPass(graph, group, self._vocab_size, self._device)
+        return KernelPass(graph, group, self._vocab_size, self._device, pdl=self._pdl)
 
 
 class KernelPass:
@@ -70,9 +72,10 @@ class KernelPass:
         group: The nodes; it draws nothing.
         vocab_size: V.
         device: Where.
+        pdl: It may begin before what is in front of it has ended.
     """
 
-    def __init__(self, graph: Graph, group: Group, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, graph: Graph, group: Group, vocab_size: int, device: torch.device, *, pdl: bool = False) -> None:
         nodes = graph.nodes
         assert group.draw is None
         self._vocab_size = vocab_size
@@ -84,6 +87,7 @@ class KernelPass:
         self._block = min(block, triton.next_power_of_2(vocab_size)) if over_vocab else 1
         self._num_chunks = triton.cdiv(vocab_size, self._block) if over_vocab else 1
         self._num_warps = max(1, min(4, self._block // 128))
+        self._pdl: dict[str, bool] = {"PDL": pdl, "launch_pdl": pdl}
         self._kernel = _kernel_of(graph, group, over_vocab=over_vocab)
 
     def run(self, args: Sequence[torch.Tensor], width: int, room: torch.Tensor | None = None) -> list[torch.Tensor]:
@@ -109,6 +113,7 @@ class KernelPass:
             V=self._vocab_size,
             BLOCK=self._block,
             num_warps=self._num_warps,
+            **self._pdl,
             enable_fp_fusion=False,  # products and sums are rounded each, as torch does it
         )
         return outputs

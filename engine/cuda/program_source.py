@@ -16,7 +16,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from engine.cuda.kernels import program_math
+from engine.cuda.kernels import pdl, program_math
 from engine.cuda.late_kernels import MADE_LATER
 
 MOST_KERNELS = 256
@@ -34,7 +34,9 @@ def kernel(
     *,
     changing: Sequence[str] = (),
 ) -> Any:
-    """What `triton.jit` makes of a body.
+    """What `triton.jit` makes of a body, which reads and writes when everything in front of it has ended.
+
+    It has one more constant, `PDL`: whether it may start before, see `engine.cuda.kernels.pdl`.
 
     Args:
         what: Part of its name.
@@ -43,8 +45,8 @@ def kernel(
         lines: Of the body; names are those of `program_math`, and `tl`.
         changing: Parameters whose value is no reason to compile it again.
     """
-    head = ", ".join([*parameters, *[f"{name}: tl.constexpr" for name in constants]])
-    body = "".join(f"    {line}\n" for line in lines)
+    head = ", ".join([*parameters, *[f"{name}: tl.constexpr" for name in (*constants, "PDL")]])
+    body = "".join(f"    {line}\n" for line in ("wait(PDL)", "launch_dependents(PDL)", *lines))
     digest = hashlib.sha256(f"{head}\n{body}".encode()).hexdigest()[:16]
     name = f"{MADE_LATER}{what}_{digest}"
     with _lock:
@@ -72,4 +74,4 @@ def _file_of(name: str) -> str:
 
 
 def _operations() -> Mapping[str, Any]:
-    return {name: getattr(program_math, name) for name in program_math.__all__}
+    return {name: getattr(module, name) for module in (pdl, program_math) for name in module.__all__}

@@ -6,7 +6,6 @@ Letters: L lanes of the step, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -149,22 +148,23 @@ class RecordedStep:
         lanes.rows.fill_(NO_ROW)
         decoding = Decoding(plan, lanes, shared.storage, shared.buffers, shared.state.last_tokens, pdl=shared.pdl)
 
-        def draw(logits: torch.Tensor, form: DrawForm, *, pdl: bool) -> None:
+        def draw(logits: torch.Tensor, form: DrawForm) -> None:
             own = DrawLanes(lanes.rows, lanes.draw_positions, lanes.num_outputs)
-            launch_draw(logits, shared.table, own, shared.tokens, num_lanes=plan.width, form=form, pdl=pdl)
+            launch_draw(logits, shared.table, own, shared.tokens, num_lanes=plan.width, form=form, pdl=shared.pdl)
 
         def run() -> None:
             logits = decoding.launch()
             if isinstance(ending, ProgramEnding):
                 tokens, last_tokens = shared.tokens[: plan.width], shared.state.last_tokens
-                # What comes before the draw are operations of torch, which let nothing behind them begin early.
-                noted = ending.launch(logits, lanes, plan.context, tokens, last_tokens, partial(draw, pdl=False))
+                noted = ending.launch(logits, lanes, plan.context, tokens, last_tokens, draw)
                 self._noted[ending] = noted  # of a graph: where each replay writes it
             elif isinstance(ending, Looked):
-                draw(logits, ending.form, pdl=shared.pdl)
-                shared.looks.launch(logits, lanes.looks, plan.width)  # edits are in the logits, truncation is not
+                draw(logits, ending.form)
+                shared.looks.launch(
+                    logits, lanes.looks, plan.width, pdl=shared.pdl
+                )  # edits are in the logits, truncation is not
             elif ending != "logits":
-                draw(logits, ending, pdl=shared.pdl)
+                draw(logits, ending)
 
         replay = self._replays[ending] = capture(run, device, shared.pool)
         return replay

@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from engine.cuda.kernels.pdl import launch_dependents, wait
 from engine.cuda.kernels.tokens import load_logits
 
 __all__ = ["look_chunks", "look_rows"]
@@ -43,6 +44,7 @@ def look_chunks(
     V: tl.constexpr,
     K: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Writes what chunks of logits come to.
 
@@ -50,6 +52,8 @@ def look_chunks(
     all [M, C] float32; keys of its likeliest tokens [M, C, K] int64.
     """
     chunk, lane = tl.program_id(0), tl.program_id(1)
+    wait(PDL)
+    launch_dependents(PDL)
     if tl.load(wanted_ptr + lane) == 0:
         return
     ids = chunk * BLOCK + tl.arange(0, BLOCK)
@@ -78,9 +82,12 @@ def look_rows(
     KEYS: tl.constexpr,
     V: tl.constexpr,
     K: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Writes what lanes' distributions look like: [M, 2 + 2 * K] int32, see `engine.sampling.looks`."""
     lane = tl.program_id(0)
+    wait(PDL)
+    launch_dependents(PDL)
     if tl.load(wanted_ptr + lane) == 0:
         return
     chunk = tl.arange(0, CHUNKS)

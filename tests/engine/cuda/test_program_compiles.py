@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(ON_GPU, reason="launches are written down by the
 MODULE = """
 import triton
 import triton.language as tl
+from engine.cuda.kernels.pdl import *
 from engine.cuda.kernels.program_math import *
 
 """
