@@ -24,7 +24,8 @@ mend_interpreter()
 ON_GPU = DEVICE.type == "cuda"
 CUTS = Cuts(sizes=(32, 64, 96), least_filled=20, batch_rows=192)
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
-TOLERANCE = 0.02 if ON_GPU else 2e-5
+TOLERANCE, RELATIVE = (0.02, 0.01) if ON_GPU else (2e-5, 0.0)
+"""What bfloat16 leaves of a number from 4 on is 0.016 beside it."""
 
 
 def backend_for(step: Step, window: int | None = None, cuts: Cuts = CUTS) -> CudnnBackend:
@@ -71,7 +72,7 @@ def check(step: Step, window: int | None = None, cuts: Cuts = CUTS) -> CudnnBack
         expected = dense(step, layer, 0.3, window).float()
         found = backend.run(layer, step.query, step.storage, plan, scale=0.3, sliding_window=window)
         assert found.dtype == step.query.dtype
-        torch.testing.assert_close(found.float().cpu(), expected, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(found.float().cpu(), expected, atol=TOLERANCE, rtol=RELATIVE)
         rows = backend.dense_rows(plan, qkv_of(step, layer), step.storage)
         if rows is None:
             assert plan.fresh is None
@@ -79,7 +80,7 @@ def check(step: Step, window: int | None = None, cuts: Cuts = CUTS) -> CudnnBack
         fill(rows, step, layer)
         found = backend.run_dense(layer, rows, step.storage, plan, scale=0.3, sliding_window=window)
         assert found.shape == step.query.shape
-        torch.testing.assert_close(found.float().cpu(), expected, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(found.float().cpu(), expected, atol=TOLERANCE, rtol=RELATIVE)
     return backend
 
 
@@ -280,7 +281,7 @@ def test_the_library_attends_as_torch_does(heads: int, groups: int, size: int, n
     found = attend_by_cudnn(query, key, value, 0.1)
 
     expected = attend_by_torch(query.float(), key.float(), value.float(), 0.1)
-    torch.testing.assert_close(found.float(), expected, atol=0.02, rtol=0)
+    torch.testing.assert_close(found.float(), expected, atol=TOLERANCE, rtol=RELATIVE)
     assert torch.equal(found, attend_by_cudnn(query, key, value, 0.1))
 
 
