@@ -312,13 +312,13 @@ def _runner(placement: Placement, info: EngineInfo, loaded: _Loaded, reader: Att
         num_threads=num_threads,
         team=getattr(model, "team", None),
         host=HostStore(storage, info.host_pages) if info.host_pages else None,
-        decode=None if loaded.cuda is None else _graphs(loaded, storage, state, info),
+        decode=None if loaded.cuda is None else _graphs(loaded, storage, state, info, placement.max_batch_tokens),
         reader=reader,
     )
 
 
-def _graphs(loaded: _Loaded, storage: KVStorage, state: SamplerState, info: EngineInfo) -> DecodeStep:
-    """Decoding steps of the CUDA step, compiled and recorded; others are too, later, if that is wanted."""
+def _graphs(loaded: _Loaded, storage: KVStorage, state: SamplerState, info: EngineInfo, most_tokens: int) -> DecodeStep:
+    """Steps of the CUDA step, compiled and recorded: decoding, and the commonest with prompts; others are later."""
     from engine.cuda.decoder import CudaDecoder
     from engine.cuda.graphs import GraphDecoder
     from engine.cuda.prompt_graphs import PromptGraphs
@@ -346,7 +346,9 @@ def _graphs(loaded: _Loaded, storage: KVStorage, state: SamplerState, info: Engi
         records_programs=is_wanted(PROGRAMS_VARIABLE),
     )
     decoder.record(("plain", "full", "logits"))
-    log.info("decoding steps recorded in %.1f s", time.perf_counter() - started_s)
+    if prompts is not None:
+        prompts.record(most_tokens)
+    log.info("steps recorded in %.1f s", time.perf_counter() - started_s)
     return decoder
 
 

@@ -5,7 +5,7 @@ Letters: L lanes, W pieces of work, P pages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -20,13 +20,13 @@ from engine.attention.triton import (
     Launch,
     TritonPlan,
     cut_of,
+    cut_step,
+    lane_sizes,
     num_processors,
+    tile_config,
 )
 from engine.cuda.kernels.paged_attention import PIECE_FIELDS, Pieces, TileConfig
 from engine.kv.storage import KVStorage
-
-MOST_LANES = (16, 64, 256)
-"""Lanes of one kind that there may be room for; those of more than a token at most as many as the second says."""
 
 MOST_PAGES = 32768
 """Pages of all lanes together."""
@@ -50,19 +50,32 @@ class LaunchShape:
     lanes: int
 
 
-def shapes_of(cuts: Sequence[CutLaunch], layout: LaneLayout) -> tuple[LaunchShape, ...] | None:
-    """The shapes that a step's launches fit into; None where it has masks, or too many lanes or pages."""
-    if any(one.is_masked for one in cuts) or len(layout.tables.pages) > MOST_PAGES:
+def launch_shapes(room: Mapping[int, int], share: int, storage: KVStorage) -> tuple[LaunchShape, ...]:
+    """Launches with room for so many lanes.
+
+    Args:
+        room: Lanes by size.
+        share: Query heads that share a key/value head.
+        storage: K and V.
+    """
+    processors = num_processors(storage.device)
+    return tuple(
+        LaunchShape(size, tile_config(size, lanes, share, storage, processors), lanes) for size, lanes in room.items()
+    )
+
+
+def count_lanes(layout: LaneLayout, share: int) -> dict[int, int] | None:
+    """Lanes of a step by size; None where it has masks or too many pages for any room.
+
+    Args:
+        layout: The step.
+        share: Query heads that share a key/value head.
+    """
+    if any(mask is not None for mask in layout.masks) or len(layout.tables.pages) > MOST_PAGES:
         return None
-    shapes = []
-    for one in cuts:
-        num_lanes = len(np.unique(one.cut.fields[:, 3]))  # each has pages of its own
-        allowed = MOST_LANES if one.size == 1 else MOST_LANES[:2]
-        lanes = next((most for most in allowed if num_lanes <= most), None)
-        if lanes is None:
-            return None
-        shapes.append(LaunchShape(one.size, one.config, lanes))
-    return tuple(shapes)
+    starts = layout.tables.query_starts
+    counts = np.bincount(lane_sizes(starts[1:] - starts[:-1], share), minlength=4)
+    return {size: int(counts[size]) for size in (1, 2, 3) if counts[size]}
 
 
 class PlanRoom:
@@ -81,6 +94,7 @@ class PlanRoom:
     def __init__(self, shapes: Sequence[LaunchShape], num_tokens: int, share: int, storage: KVStorage) -> None:
         device, groups = storage.device, storage.num_kv_heads
         self._device = device
+        self._shapes = shapes
         self._counts = [_most_pieces(shape, num_tokens, share, storage) for shape in shapes]
         starts = list(accumulate((count * PIECE_FIELDS for count in self._counts), initial=0))
         self._starts = starts
@@ -97,19 +111,30 @@ class PlanRoom:
         self.plan = TritonPlan(layout=layout, storage=storage, launches=launches)
         self.plan.counters = torch.zeros(most * groups, dtype=torch.int32, device=device)
 
-    def has_room(self, cuts: Sequence[CutLaunch]) -> bool:
-        """Whether a step of these shapes fits."""
-        return all(len(one.cut.fields) <= count for one, count in zip(cuts, self._counts, strict=True))
+    def cut(self, layout: LaneLayout, share: int) -> list[CutLaunch | None] | None:
+        """Cuts a step, by shape; None if it does not fit. It has lanes of these sizes alone, and not too many."""
+        configs = {shape.size: shape.config for shape in self._shapes}
+        found = {one.size: one for one in cut_step(layout, self.plan.storage, share, configs=configs)}
+        cuts = [found.get(shape.size) for shape in self._shapes]
+        fits = all(one is None or len(one.cut.fields) <= most for one, most in zip(cuts, self._counts, strict=True))
+        return cuts if fits else None
 
-    def fill(self, cuts: Sequence[CutLaunch], pages: Counts) -> None:
-        """Makes it the plan of a step that fits, in one copy for which nobody waits."""
+    def fill(self, cuts: Sequence[CutLaunch | None], pages: Counts) -> None:
+        """Makes it the plan of a step that fits, in one copy for which nobody waits.
+
+        Args:
+            cuts: What `cut` made of it.
+            pages: Of all its lanes.
+        """
         used = self._starts[-1] + len(pages)
         host = torch.zeros(used, dtype=torch.int32, pin_memory=self._device.type == "cuda")
         numbers = host.numpy()
         for one, start, count in zip(cuts, self._starts, self._counts, strict=False):
             fields = numbers[start : start + count * PIECE_FIELDS].reshape(count, PIECE_FIELDS)
-            fields[: len(one.cut.fields)] = one.cut.fields
-            fields[len(one.cut.fields) :, _NUM_PARTS] = 1
+            num_used = 0 if one is None else len(one.cut.fields)
+            if one is not None:
+                fields[:num_used] = one.cut.fields
+            fields[num_used:, _NUM_PARTS] = 1
         numbers[self._starts[-1] :] = pages
         self._block[:used].copy_(host, non_blocking=True)
 

@@ -8,7 +8,7 @@ Letters: T tokens, H query heads, G key/value heads, D head_dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -171,7 +171,23 @@ class CutLaunch:
     is_masked: bool
 
 
-def cut_step(layout: LaneLayout, storage: KVStorage, share: int, left_out: LaneMarks | None = None) -> list[CutLaunch]:
+def lane_sizes(rows: Counts, share: int) -> Counts:
+    """[L], the kind of each lane: 1 for lanes of one token, 2 for a few tokens, 3 for many, 0 for none.
+
+    Args:
+        rows: [L], tokens of each.
+        share: Query heads that share a key/value head.
+    """
+    return np.select([rows < 1, rows == 1, rows * share <= _FEW_ROWS], [0, 1, 2], default=3).astype(np.int32)
+
+
+def cut_step(
+    layout: LaneLayout,
+    storage: KVStorage,
+    share: int,
+    left_out: LaneMarks | None = None,
+    configs: Mapping[int, TileConfig] | None = None,
+) -> list[CutLaunch]:
     """Sorts lanes into launches, and cuts them.
 
     Args:
@@ -179,6 +195,7 @@ def cut_step(layout: LaneLayout, storage: KVStorage, share: int, left_out: LaneM
         storage: K and V, for its shape and dtype.
         share: Query heads that share a key/value head.
         left_out: [L] bool, lanes that others attend to; None for none.
+        configs: Tiles by size, instead of what is fast.
     """
     tables, processors = layout.tables, num_processors(storage.device)
     rows = tables.query_starts[1:] - tables.query_starts[:-1]
@@ -187,13 +204,13 @@ def cut_step(layout: LaneLayout, storage: KVStorage, share: int, left_out: LaneM
     masks = layout.masks or [None] * len(rows)
     masked = np.array([mask is not None for mask in masks], dtype=bool)
     mask_starts = np.cumsum([0] + [0 if mask is None else mask.numel() for mask in masks])[:-1]
-    sizes = {1: rows == 1, 2: (rows > 1) & (rows * share <= _FEW_ROWS), 3: (rows > 1) & (rows * share > _FEW_ROWS)}
+    sizes = lane_sizes(rows, share)
     found = []
     for is_masked in (False, True):
-        for size, fits in sizes.items():
-            lanes = np.flatnonzero(fits & (masked == is_masked)).astype(np.int32)
+        for size in (1, 2, 3):
+            lanes = np.flatnonzero((sizes == size) & (masked == is_masked)).astype(np.int32)
             if len(lanes):
-                config = tile_config(size, len(lanes), share, storage, processors)
+                config = configs[size] if configs else tile_config(size, len(lanes), share, storage, processors)
                 cut = cut_of(config, share, storage, processors, causal=not is_masked)
                 starts = mask_starts[lanes] if is_masked else np.zeros(len(lanes), dtype=np.int64)
                 pieces = cut_pieces(tables, lanes, starts, cut)

@@ -9,16 +9,15 @@ Letters: T tokens of a step, R rows read out, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import msgspec
 import torch
 
 from engine.attention.backend import LaneLayout
 from engine.attention.mixed import MixedBackend
-from engine.attention.plan_room import LaunchShape, PlanRoom, shapes_of
-from engine.attention.triton import CutLaunch, TritonBackend, cut_step
+from engine.attention.plan_room import PlanRoom, count_lanes, launch_shapes
+from engine.attention.triton import TritonBackend
 from engine.cuda.decoder import CudaDecoder
 from engine.cuda.recordings import Recordings, capture
 from engine.kv.storage import KVStorage
@@ -27,35 +26,49 @@ from engine.models.step import StepInputs
 SIZES = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 """Tokens of steps that are recorded: from 64 on near enough to each other that filling up adds half at most."""
 
-READS = (16, 64, 320)
+READS = (64, 320)
 """Rows whose logits are read out."""
 
-MOST_GRAPHS = 24
+ROOMS: Sequence[Mapping[int, int]] = ({2: 64, 3: 16}, {1: 64, 2: 64, 3: 16}, {1: 256, 2: 64, 3: 64})
+"""Lanes by size (see `engine.attention.triton.lane_sizes`): prompts alone, beside decoding lanes, beside many."""
+
+FIRST_SIZES = SIZES[:9]
+FIRST_ROOMS = (0, 1)
+"""Steps that are recorded at the start: others are once they have been met a few times."""
+
+MOST_GRAPHS = 48
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    """Steps that one graph serves."""
+class _Kind(NamedTuple):
+    """Steps that one graph serves; the last is a place in `ROOMS`."""
 
     num_tokens: int
     num_reads: int
-    shapes: tuple[LaunchShape, ...]
+    room: int
 
 
 class _Recorded:
     """One graph and what it reads.
 
-    Attributes:
-        logits: [R, V] float32, of the last replay.
+    Args:
+        kind: Which steps.
+        decoder: What is computed.
+        storage: K and V.
+        logits: [R, V] float32, written by replays.
+        pool: Memory that graphs share.
     """
 
-    def __init__(self, kind: _Kind, decoder: CudaDecoder, storage: KVStorage, pool: list[Any]) -> None:
+    def __init__(
+        self, kind: _Kind, decoder: CudaDecoder, storage: KVStorage, logits: torch.Tensor, pool: list[Any]
+    ) -> None:
         device = storage.device
 
         def make(length: int) -> torch.Tensor:
             return torch.zeros(length, dtype=torch.int64, device=device)
 
-        share = decoder.config.num_heads // decoder.config.num_kv_heads
-        self.room = PlanRoom(kind.shapes, kind.num_tokens, share, storage)
+        self._share = decoder.config.num_heads // decoder.config.num_kv_heads
+        shapes = launch_shapes(ROOMS[kind.room], self._share, storage)
+        self._room = PlanRoom(shapes, kind.num_tokens, self._share, storage)
         slots = make(kind.num_tokens).fill_(-1)
         layout = LaneLayout(query_starts=(0,), context_lens=(), block_tables=(), slots=slots)
         self._inputs = StepInputs(
@@ -65,25 +78,28 @@ class _Recorded:
             storage=storage,
             readout_rows=make(kind.num_reads),
         )
-        self.logits = torch.empty(0)
+        self._logits = logits[: kind.num_reads]
         backend = TritonBackend()
 
         def run() -> None:
-            self.logits = decoder.compute(self._inputs, backend, self.room.plan, holes=True)
+            self._logits.copy_(decoder.compute(self._inputs, backend, self._room.plan, holes=True))
 
         self._replay: Callable[[], None] = capture(run, device, pool)
 
-    def run(self, inputs: StepInputs, cuts: list[CutLaunch]) -> torch.Tensor:
-        """Starts a step that fits."""
+    def run(self, inputs: StepInputs) -> torch.Tensor | None:
+        """Starts a step, and returns logits [rows read out, V]; None, and nothing, if it does not fit."""
+        cuts = self._room.cut(inputs.layout, self._share)
+        if cuts is None:
+            return None
         own, num_tokens = self._inputs, len(inputs.token_ids)
         own.token_ids[:num_tokens].copy_(inputs.token_ids)
         own.positions[:num_tokens].copy_(inputs.positions)
         own.layout.slots[:num_tokens].copy_(inputs.layout.slots)
         own.layout.slots[num_tokens:].fill_(-1)
         own.readout_rows[: len(inputs.readout_rows)].copy_(inputs.readout_rows)
-        self.room.fill(cuts, inputs.layout.tables.pages)
+        self._room.fill(cuts, inputs.layout.tables.pages)
         self._replay()
-        return self.logits[: len(inputs.readout_rows)]
+        return self._logits[: len(inputs.readout_rows)]
 
 
 class PromptGraphs:
@@ -100,6 +116,7 @@ class PromptGraphs:
         self._share = decoder.config.num_heads // decoder.config.num_kv_heads
         self._graphs: dict[_Kind, _Recorded] = {}
         self._pool: list[Any] = []
+        self._logits: dict[int, torch.Tensor] = {}
         self._recordings: Recordings[_Kind] = Recordings(
             self._record, self._graphs.__delitem__, lambda kind: None, most=MOST_GRAPHS, device=storage.device
         )
@@ -113,14 +130,22 @@ class PromptGraphs:
         num_reads = next((count for count in READS if len(inputs.readout_rows) <= count), None)
         if num_tokens is None or num_reads is None:
             return None
-        cuts = cut_step(layout, self._storage, self._share)
-        shapes = shapes_of(cuts, layout)
-        if shapes is None:
+        room = self._room_for(layout)
+        if room is None:
             return None
-        kind = _Kind(num_tokens, num_reads, shapes)
-        if not self._recordings.use(kind) or not self._graphs[kind].room.has_room(cuts):
-            return None
-        return self._graphs[kind].run(inputs, cuts)
+        kind = _Kind(num_tokens, num_reads, room)
+        return self._graphs[kind].run(inputs) if self._recordings.use(kind) else None
+
+    def record(self, most_tokens: int) -> None:
+        """Records the commonest kinds ahead of their use.
+
+        Args:
+            most_tokens: Of a step.
+        """
+        for size in FIRST_SIZES:
+            for room in FIRST_ROOMS:
+                if size <= most_tokens:
+                    self._recordings.record(_Kind(size, READS[0], room))
 
     def rest(self) -> None:
         """No step waits: records one that is due. Raises nothing."""
@@ -132,5 +157,17 @@ class PromptGraphs:
         chosen = backend.chosen(layout) if isinstance(backend, MixedBackend) else backend
         return isinstance(chosen, TritonBackend)
 
+    def _room_for(self, layout: LaneLayout) -> int | None:
+        """The first of `ROOMS` that has room for a step's lanes."""
+        counts = count_lanes(layout, self._share)
+        if counts is None:
+            return None
+        fits = [all(count <= room.get(size, 0) for size, count in counts.items()) for room in ROOMS]
+        return fits.index(True) if any(fits) else None
+
     def _record(self, kind: _Kind) -> None:
-        self._graphs[kind] = _Recorded(kind, self._decoder, self._storage, self._pool)
+        if kind.num_reads not in self._logits:  # one for all: they are read before the next step
+            size = kind.num_reads, self._decoder.config.vocab_size
+            self._logits[kind.num_reads] = torch.zeros(size, device=self._storage.device)
+        logits = self._logits[kind.num_reads]
+        self._graphs[kind] = _Recorded(kind, self._decoder, self._storage, logits, self._pool)

@@ -100,6 +100,11 @@ class Recordings(Generic[Key]):
             self._uses.popitem(last=False)
         return key in self._recorded
 
+    def record(self, key: Key) -> None:
+        """Records a kind ahead of its use. Raises nothing."""
+        if key not in self._recorded:
+            self._record(key)
+
     def rest(self) -> None:
         """No step waits: records one of the kinds that have been used often enough. Raises nothing."""
         for key in reversed(self._due):

@@ -107,13 +107,14 @@ def test_prompts_give_the_same_tokens_within_recorded_steps(tmp_path: Path, monk
     monkeypatch.setattr("engine.cuda.recordings.LAST_USES", 1)
     monkeypatch.setattr("engine.cuda.prompt_graphs.SIZES", (8,))
     monkeypatch.setattr("engine.cuda.prompt_graphs.READS", (4,))
-    monkeypatch.setattr("engine.attention.plan_room.MOST_LANES", (2, 2, 2))
+    monkeypatch.setattr("engine.cuda.prompt_graphs.ROOMS", ({1: 2, 2: 2, 3: 2},))
+    monkeypatch.setattr("engine.cuda.prompt_graphs.FIRST_SIZES", ())
     replayed = []
     replay = prompt_graphs._Recorded.run
 
-    def note(recorded: Any, inputs: Any, cuts: Any) -> torch.Tensor:
+    def note(recorded: Any, inputs: Any) -> torch.Tensor | None:
         replayed.append(len(inputs.token_ids))
-        return replay(recorded, inputs, cuts)
+        return replay(recorded, inputs)
 
     monkeypatch.setattr(prompt_graphs._Recorded, "run", note)
     with open_loop(model, max_num_seqs=2, max_batch_tokens=5, step="cuda", attention="triton") as loop:

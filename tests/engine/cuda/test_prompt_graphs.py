@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from engine.attention import plan_room
 from engine.attention.triton import TritonBackend
 from engine.cuda import prompt_graphs, recordings
 from engine.cuda.decoder import CudaDecoder
@@ -36,7 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "FIRST_USES", 1)
     monkeypatch.setattr(prompt_graphs, "SIZES", (2, 24))
     monkeypatch.setattr(prompt_graphs, "READS", (90,))
-    monkeypatch.setattr(plan_room, "MOST_LANES", (2, 4, 8))
+    monkeypatch.setattr(prompt_graphs, "ROOMS", ({2: 2, 3: 2}, {1: 4, 2: 2, 3: 2}))
 
 
 def make_decoder(tmp_path: Path, device: torch.device, family: Family, **overrides: Any) -> CudaDecoder:
@@ -104,9 +103,10 @@ def test_a_step_that_is_filled_up_gives_what_it_gives_alone(
     taken = []
     run = prompt_graphs._Recorded.run
 
-    def note(recorded: Any, inputs: Any, cuts: Any) -> torch.Tensor:
+    def note(recorded: Any, inputs: Any) -> torch.Tensor | None:
         taken.append(len(inputs.token_ids))
-        return run(recorded, inputs, cuts)
+        logits = run(recorded, inputs)
+        return None if logits is None else logits.clone()  # the next step writes over them
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prompt_graphs._Recorded, "run", note)
@@ -116,6 +116,29 @@ def test_a_step_that_is_filled_up_gives_what_it_gives_alone(
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     for own, their in zip(ours.paged, theirs.paged, strict=True):
         torch.testing.assert_close(own.float(), their.float(), rtol=1e-4, atol=1e-4 if dtype == torch.float32 else 1)
+
+
+def test_the_commonest_kinds_are_recorded_ahead(device: torch.device, tmp_path: Path) -> None:
+    decoder = make_decoder(tmp_path, device, "llama")
+    storage, other = (storage_for(decoder.config, num_pages=11, device=device) for _ in range(2))
+    graphs = PromptGraphs(decoder, storage)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prompt_graphs, "FIRST_SIZES", (2, 24))
+        graphs.record(most_tokens=4)
+    assert [(kind.num_tokens, kind.room) for kind in graphs._graphs] == [(2, 0), (2, 1)]
+    lanes, others = ([Lane(token_ids=[4, 5], pages=[7])] for _ in range(2))
+    run_step(decoder, other, [(lane, 2) for lane in others])
+    answered = []
+
+    def note(inputs: Any) -> torch.Tensor | None:
+        logits = graphs.forward(inputs)
+        answered.append(logits is not None)
+        return logits
+
+    decoder.recorded = note
+    run_step(decoder, storage, [(lane, 2) for lane in lanes])
+    assert answered == [True]
+    torch.testing.assert_close(lanes[0].logits[0], others[0].logits[0], rtol=1e-4, atol=1e-4)
 
 
 def test_steps_that_do_not_fit_are_computed_as_they_come(device: torch.device, tmp_path: Path) -> None:
