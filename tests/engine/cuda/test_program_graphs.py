@@ -311,7 +311,7 @@ def test_a_program_is_recorded_after_some_uses_and_when_nothing_waits(
     running = ours.programs.alike([row.sample_lane])
     assert staged is not None
     assert running
-    MadeUp.logits = logits_of(row)[None]
+    MadeUp.logits = logits_of(row)[None].to(decoder.state.device)
     for _ in range(2):
         assert decoder.draw_by_program(staged, running) is None
         decoder.rest()
@@ -331,7 +331,7 @@ def test_a_program_is_recorded_once_its_kernels_are_compiled(
     staged, running = decoder.stage([row.lane]), ours.programs.alike([row.sample_lane])
     assert staged is not None
     assert running
-    MadeUp.logits = logits_of(row)[None]
+    MadeUp.logits = logits_of(row)[None].to(decoder.state.device)
     with monkeypatch.context() as patch:
         patch.setattr(ProgramEnding, "is_ready", lambda ending: asked.append(ending))
         for _ in range(5):
@@ -366,7 +366,7 @@ def test_where_others_always_wait_a_program_is_recorded_in_the_end(
     staged, running = decoder.stage([row.lane]), ours.programs.alike([row.sample_lane])
     assert staged is not None
     assert running
-    MadeUp.logits = logits_of(row)[None]
+    MadeUp.logits = logits_of(row)[None].to(decoder.state.device)
     assert [decoder.draw_by_program(staged, running) is None for _ in range(5)] == [True] * 3 + [False] * 2
 
 
