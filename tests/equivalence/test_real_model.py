@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from engine.text.model import TextModel
 from tests.equivalence.harness import Outputs, open_loop, request, run
@@ -30,10 +31,10 @@ def prompts(real_model_path: Path) -> list[list[int]]:
     return [text.tokenizer.encode(each, add_special=False) for each in rendered]
 
 
-def test_greedy_answers_are_those_of_transformers(real_model_path: Path, prompts: list[list[int]]) -> None:
-    reference = AutoModelForCausalLM.from_pretrained(
-        real_model_path.parent, gguf_file=real_model_path.name, dtype=torch.float32
-    ).eval()
+def test_greedy_answers_are_those_of_transformers(
+    real_model_path: Path, prompts: list[list[int]], transformers_model: Callable[[], Any]
+) -> None:
+    reference = transformers_model()
     with open_loop(real_model_path, max_batch_tokens=32) as loop:
         ours = run(loop, [request(str(index), prompt, max_tokens=NUM_TOKENS) for index, prompt in enumerate(prompts)])
     for index, prompt in enumerate(prompts):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
 
 from engine.config import AdapterSource
 from engine.text.model import TextModel
@@ -23,10 +23,6 @@ RANK, ALPHA = 8, 16.0
 MODULES = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.up_proj", "mlp.down_proj")
 NEAR_TIE = {"torch": 0.0, "native": 0.6, "int8": 1.5}
 """Logits by which a choice may be less likely than the best: bfloat16 weights, and K and V."""
-
-
-def _load(path: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
 
 
 def _adapt(reference: Any, directory: Path) -> AdapterSource:
@@ -55,7 +51,7 @@ def _adapt(reference: Any, directory: Path) -> AdapterSource:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_greedy_answers_with_an_adapter_are_those_of_the_merged_model(
-    real_model_path: Path, step: Step, tmp_path: Path
+    real_model_path: Path, transformers_model: Callable[[], Any], step: Step, tmp_path: Path
 ) -> None:
     text = TextModel.load(real_model_path)
     assert text.chat_template is not None
@@ -63,7 +59,7 @@ def test_greedy_answers_with_an_adapter_are_those_of_the_merged_model(
         text.tokenizer.encode(text.chat_template.render([{"role": "user", "content": question}]), add_special=False)
         for question in QUESTIONS
     ]
-    reference = _load(real_model_path)
+    reference = transformers_model()
     adapter = _adapt(reference, tmp_path / "random")
     with open_loop(real_model_path, step=step, adapters=[adapter], num_pages=64) as loop:
         requests = [

@@ -7,13 +7,14 @@ or 0.01, as with the tiny models.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from transformers import AutoModel
 
 from engine.request import Pooling
 from engine.text.model import TextModel
@@ -37,11 +38,11 @@ def prompts(real_model_path: Path) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def expected(real_model_path: Path, prompts: list[list[int]]) -> list[dict[Pooling, npt.NDArray[np.float64]]]:
+def expected(
+    transformers_model: Callable[[], Any], prompts: list[list[int]]
+) -> list[dict[Pooling, npt.NDArray[np.float64]]]:
     """What `transformers` finds in float32."""
-    reference = AutoModel.from_pretrained(
-        real_model_path.parent, gguf_file=real_model_path.name, dtype=torch.float32
-    ).eval()
+    reference = transformers_model().model
     found = []
     for ids in prompts:
         with torch.inference_mode():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,8 @@ def real(real_model_path: Path) -> Real:
     return Real(real_model_path, tokenizer, tokenizer(QUESTION).input_ids)
 
 
-def test_float32_logits_equal_those_of_transformers(real: Real) -> None:
-    from transformers import AutoModelForCausalLM
-
-    theirs = AutoModelForCausalLM.from_pretrained(real.path.parent, gguf_file=real.path.name, dtype=torch.float32)
+def test_float32_logits_equal_those_of_transformers(real: Real, transformers_model: Callable[[], Any]) -> None:
+    theirs = transformers_model()
     with torch.no_grad():
         expected = theirs(torch.tensor([real.token_ids])).logits[0]
     ours = load_model(open_checkpoint(real.path), device="cpu", dtype=torch.float32)
