@@ -45,6 +45,7 @@ class ContextLink:
         self._context_id = ""
         self._epoch = ""
         self._num_sent = 0
+        self._num_computed = 0
         self._kib_ms_before = 0
         self._charged_s = 0.0
         self.kv_kib_ms = 0
@@ -60,6 +61,7 @@ class ContextLink:
         is_new = epoch != self._epoch
         if is_new:
             self._context_id, self._epoch, self._num_sent = uuid.uuid4().hex, epoch, 0
+            self._num_computed = 0
             self._kib_ms_before = self.kv_kib_ms
             self._engine.tell(OpenContext(self._context_id, self.account, self.salt, self.adapter))
         if self._num_sent < len(token_ids):
@@ -80,19 +82,26 @@ class ContextLink:
         return bool(self._epoch)
 
     @property
+    def num_computed(self) -> int:
+        """Tokens up to which the engine has computed it; it has their KV, unless others have taken that."""
+        is_there = self._engine.is_ready and self._epoch == self._engine.info.epoch
+        return self._num_computed if is_there else 0
+
+    @property
     def is_charge_old(self) -> bool:
         """The engine has it, and has not said for a while what it charged."""
         return bool(self._epoch) and time.monotonic() - self._charged_s > CHARGE_AGE_S
 
     def grow(self, length: int) -> None:
         """The engine has added tokens by itself: it knows as many as this now."""
-        self._num_sent = length
+        self._num_sent = self._num_computed = length
 
     def truncate(self, length: int, edits: tuple[Edit, ...]) -> None:
         """The history is cut, or has other edits."""
         if self._epoch:
             self._engine.tell(TruncateContext(self._context_id, length, edits))
             self._num_sent = min(self._num_sent, length)
+            self._num_computed = min(self._num_computed, length)
 
     def fork(self, token_ids: Sequence[int], edits: tuple[Edit, ...], count: int) -> list[ContextLink]:
         """Links of as many copies of the history; without an engine they are opened later, each by itself."""
@@ -103,7 +112,7 @@ class ContextLink:
             context_id = self.sync(token_ids, edits)
             for link in links:
                 link._context_id, link._epoch = uuid.uuid4().hex, self._epoch
-                link._num_sent = self._num_sent
+                link._num_sent, link._num_computed = self._num_sent, self._num_computed
             self._engine.tell(ForkContext(context_id, [link._context_id for link in links]))
         return links
 

@@ -277,6 +277,32 @@ class LiveContext(History):
                 pass
 
     @property
+    def account(self) -> str:
+        """Who pays for it."""
+        return self._link.account
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens whose KV the engine was left with when something was last computed, if it has not let go since."""
+        return self._link.num_computed
+
+    async def give_up(self) -> None:
+        """Lets the engine take its KV for others, as if it had not been used for longest; it stays good.
+
+        Nothing happens to one that something computes on, nor to one that somebody wishes to keep.
+        """
+        if not self._may_give_up:
+            return
+        await self.update_charge()
+        if self._may_give_up:
+            self._link.release()
+
+    @property
+    def _may_give_up(self) -> bool:
+        is_kept = self._lease is not None and self._lease.ended is None
+        return not (self._is_busy or self._is_released or is_kept)
+
+    @property
     def kv_kib_ms(self) -> int:
         """What its KV was charged since it was opened, as far as the engine has told."""
         return self._link.kv_kib_ms

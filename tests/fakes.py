@@ -386,6 +386,12 @@ class ScriptedEngine:
         """The newest request."""
         return self.requests[-1]
 
+    def tell_used(self, num_pages: int) -> None:
+        """New numbers, after a step more: so many pages are in use."""
+        self._stats = msgspec.structs.replace(
+            self._stats, num_used_pages=num_pages, num_steps=self._stats.num_steps + 1
+        )
+
     async def submit(self, request: GenerateRequest) -> ScriptedStream:
         """See `EngineClient.submit`."""
         if self.refusal is not None:

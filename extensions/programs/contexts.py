@@ -81,6 +81,11 @@ class ScriptContext:
         return self._scope
 
     @property
+    def account(self) -> str:
+        """Who pays for it."""
+        return self._history.live.account
+
+    @property
     def history(self) -> History:
         """Its history."""
         return self._history
@@ -392,6 +397,10 @@ class ScriptContext:
         """Learns what it was charged up to now."""
         if not self._history.live.is_released:
             await self._history.live.update_charge()
+
+    async def give_up(self) -> None:
+        """Lets go of its KV, but not of its history, unless something computes on it or wishes to keep it."""
+        await self._history.live.give_up()
 
     def let_go(self) -> None:
         """Frees it. Idempotent."""

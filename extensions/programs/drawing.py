@@ -64,7 +64,7 @@ class EndPass:
             EngineError: The engine refuses it or gives it up; the histories are as they were.
         """
         scope.planned(Feature.FORWARD)
-        async with scope.generating, AsyncExitStack() as stack:
+        async with scope.turn(), AsyncExitStack() as stack:
             lanes = [await self._lane(stack, number) for number in range(len(self.contexts))]
             num_left = scope.guard.decode_left + 1
             most = num_left if asked.max_tokens is None else min(asked.max_tokens, num_left)

@@ -171,7 +171,7 @@ async def run_generation(
         EngineError: The engine refuses it or gives it up; the history is as it was.
     """
     lane = scope.planned(*fields.asked.features).lane
-    start = live.length
+    start, num_computed, page_size = live.length, live.num_computed, scope.engine.info.page_size
     scope.guard.usage.num_generations += 1
     options = replace(fields.options(scope, start), on_wanted=on_wanted)
     if watch is not None and shows_content:
@@ -182,6 +182,8 @@ async def run_generation(
         async for step in generation:
             await answer.wait_and_take(step)
     usage = generation.usage
+    if num_computed - usage.num_cached_tokens > page_size:
+        scope.note_lost()
     scope.guard.usage.num_cached_tokens += num_found(usage.num_cached_tokens, start, num_pending)
     text = "".join(answer.texts)
     scope.last_finish = (text, answer.finish_reason)

@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from extensions.errors import ScriptLimitExceeded
 from extensions.programs.faults import RunEnded, fault
 from extensions.programs.limits import ProgramLimits
 from extensions.programs.request import ProgramUsage
+
+if TYPE_CHECKING:
+    from extensions.programs.turns import Place
 
 T = TypeVar("T", int, float)
 
@@ -28,6 +31,7 @@ class Guard:
         usage: What it used.
         failure: What ended it; None while nothing did.
         on_failure: Called once, in the event loop, after the first failure.
+        place: The run's among those that compute; see `extensions.programs.turns`. That of the parent for a child.
 
     A script's calls arrive in threads of the sandbox; all that counts them may be called there. What a child uses is
     counted for its parent too.
@@ -43,6 +47,7 @@ class Guard:
         self.usage = ProgramUsage()
         self.failure: Exception | None = None
         self.on_failure: Callable[[], object] | None = None
+        self.place: Place | None = None
         self._parent = parent
         self._children: set[Guard] = set()
         self._held_bytes = 0

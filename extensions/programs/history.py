@@ -160,7 +160,7 @@ class History:
             replaced = await self._open_answer()
         opened = self.live.length
         try:
-            async with self._scope.generating if takes_turn else nullcontext():
+            async with self._scope.turn() if takes_turn else nullcontext():
                 with self._editing():
                     num_pending = self._charge()
                 yield num_pending

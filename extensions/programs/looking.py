@@ -84,7 +84,7 @@ class RowPass:
             raise invalid("only a program can say how many rows stay: await fwd.epilogue(program)")
         scope.planned(Feature.DISTRIBUTION if self.program is None else Feature.FORWARD)
         keeps = isinstance(self.fold, str) or any(count != 0 for count in self.fold)
-        async with scope.generating, AsyncExitStack() as stack:
+        async with scope.turn(), AsyncExitStack() as stack:
             histories = [context.history for context in self.contexts]
             branches = [
                 await stack.enter_async_context(history.growing() if keeps else history.branch())

@@ -23,6 +23,7 @@ from extensions.programs.request import LogWritten, ProgramOutcome, ProgramReque
 from extensions.programs.results import read_result
 from extensions.programs.scope import Launch, RunScope
 from extensions.programs.trace import Trace
+from extensions.programs.turns import Turns
 from extensions.programs.world import World
 from extensions.sandbox.host import ScriptHost
 from extensions.tracing import mark_failed, span
@@ -65,6 +66,7 @@ class ProgramRun:
         open_context: Callable[[str | None], LiveContext],
         world: World,
         launch: Launch,
+        turns: Turns,
         parent: Guard | None = None,
         tool_format: ToolFormat | None = None,
         journal: Journal | None = None,
@@ -78,6 +80,8 @@ class ProgramRun:
         self.program = program
         self.request = request
         self._guard = Guard(limits, parent, age_s)
+        self._guard.place = turns.place() if parent is None else parent.place
+        self._num_pages = 0
         if world.tools is not None:
             world = replace(world, tools=world.tools.within(self._guard))
         if journal is not None and parent is None:
@@ -100,11 +104,14 @@ class ProgramRun:
             tool_format=tool_format,
             trace=Trace(self._events.put if request.trace else None, lambda: self._guard.elapsed_s),
             launch=launch,
+            turns=turns,
         )
         self._host = ScriptHost(pool, self._guard, self._on_print, journal)
         self._request = ScriptRequest(request, args)
         self._task = asyncio.ensure_future(self._run())
         self._task.add_done_callback(lambda _: self._events.end())
+        if parent is None:
+            self._task.add_done_callback(lambda _: turns.end(self._scope.place, self._num_pages))
         self._guard.on_failure = self._task.cancel
 
     # -- for its reader ---------------------------------------------------------------------------------------------
@@ -230,6 +237,7 @@ class ProgramRun:
         finally:
             clock.cancel()
             guard.usage.wall_s = guard.elapsed_s
+            self._num_pages = self._scope.num_pages
             await self._scope.release_all()
 
     def _out_of_time(self) -> None:

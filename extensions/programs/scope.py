@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.text.errors import InvalidText
@@ -20,6 +21,7 @@ from extensions.programs.planner import Feature, PathRecord, Plan, is_slower, pl
 from extensions.programs.request import EventEmitted, ProgramRequest, TextEmitted
 from extensions.programs.trace import Trace
 from extensions.programs.transcript import ChatWriter
+from extensions.programs.turns import Turns
 from extensions.programs.world import World
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class RunScope:
         guard: Counts what it uses.
         world: What it reaches beyond the model.
         trace: Told what the script does.
+        place: The run's among those that compute; that of whoever started it, if somebody did.
         launch: Starts a child, see `Programs.start`.
         paths: Lanes it took.
         writer: Writes its messages.
@@ -74,6 +77,7 @@ class RunScope:
         tool_format: ToolFormat | None,
         trace: Trace,
         launch: Launch,
+        turns: Turns,
     ) -> None:
         self.engine = engine
         self.text = text
@@ -82,12 +86,14 @@ class RunScope:
         self.world = world
         self.trace = trace
         self.launch = launch
+        self.place = guard.place or turns.place()
         self.paths = PathRecord()
         self.wants_logprobs = "mean_logprob" in source
         self.reads_steps = any(name in source for name in ("candidates", "entropy", "omitted_mass", "getattr"))
         self.emitted: list[str] = []
         self.last_finish: tuple[str, str] = ("", "stop")
-        self.generating = asyncio.Semaphore(guard.limits.generations)
+        self._turns = turns
+        self._generating = asyncio.Semaphore(guard.limits.generations)
         self.foreign: set[str] = set()
         self.tool_format = tool_format or format_of(text.chat_template)
         self.writer = ChatWriter(
@@ -102,8 +108,31 @@ class RunScope:
         self._open_context = open_context
         self._events = events
         self._contexts: set[ScriptContext] = set()
+        self._account = ""
         self._num_kept = 0
         self._beside: set[asyncio.Task[Any]] = set()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Something generates inside the `with`; it waits before that while too much does, of this run or of all."""
+        turn = self._turns.turn(self.place, self._account, count_pages=lambda: self.num_pages, give_up=self._give_up)
+        async with self._generating, turn:
+            yield
+
+    def note_lost(self) -> None:
+        """KV was gone that the run had when it last computed."""
+        self._turns.lost(self.place)
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of all its contexts, as if each had its own."""
+        if not self.engine.is_ready:
+            return 0
+        size = self.engine.info.page_size
+        return sum(-(-context.length // size) for context in self._contexts)
+
+    async def _give_up(self) -> None:
+        await asyncio.gather(*(context.give_up() for context in list(self._contexts)))
 
     def open_context(self, adapter: str | None = None) -> LiveContext:
         """A new context, not yet counted; with that adapter, or the one of the request if none is named."""
@@ -112,6 +141,7 @@ class RunScope:
     def keep(self, context: ScriptContext) -> int:
         """Releases a context with the run, if the script does not before. Returns which of the run's contexts it is."""
         self._contexts.add(context)
+        self._account = context.account
         self._num_kept += 1
         return self._num_kept
 

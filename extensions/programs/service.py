@@ -18,6 +18,7 @@ from extensions.programs.limits import ProgramLimits
 from extensions.programs.program import Program
 from extensions.programs.request import ProgramRequest
 from extensions.programs.run import ProgramRun
+from extensions.programs.turns import Turns
 from extensions.programs.world import World
 from extensions.sandbox.pool import PoolOptions, WorkerPool
 
@@ -38,6 +39,7 @@ class Programs:
     Attributes:
         limits: See above.
         pool: Where scripts run.
+        turns: Who may compute while memory is short.
         runs: Those that have not ended.
     """
 
@@ -52,6 +54,7 @@ class Programs:
     ) -> None:
         self.limits = limits or ProgramLimits()
         self.pool = WorkerPool(pool)
+        self.turns = Turns(engine)
         self.runs: set[ProgramRun] = set()
         self._engine = engine
         self._text = text
@@ -113,6 +116,7 @@ class Programs:
             pool=self.pool,
             open_context=open_context,
             world=world,
+            turns=self.turns,
             launch=partial(self.start, open_context=open_context),
             parent=parent,
             journal=journal,
