@@ -65,7 +65,8 @@ class ContextLink:
             self._kib_ms_before = self.kv_kib_ms
             self._engine.tell(OpenContext(self._context_id, self.account, self.salt, self.adapter))
         if self._num_sent < len(token_ids):
-            self._engine.tell(AppendTokens(self._context_id, list(token_ids[self._num_sent :])))
+            more = list(token_ids[self._num_sent :])
+            self._engine.tell(AppendTokens(self._context_id, more, self._num_sent))
             self._num_sent = len(token_ids)
         if edits and is_new:
             self._engine.tell(TruncateContext(self._context_id, len(token_ids), edits))

@@ -17,6 +17,7 @@ class HeldStream:
         on_close: Called once, when the reader has closed the stream.
         on_wanted: Called when the engine waits for a guess of as many tokens at most; this stream takes it.
         token_ids: Tokens given out so far.
+        further: Tokens behind those that the reader has taken, and that the engine may know of or not.
         has_failed: It ended with an error.
         has_finished: The engine ended it by itself, without an error.
 
@@ -32,6 +33,7 @@ class HeldStream:
         self.on_close: Callable[[], None] | None = None
         self.on_wanted: Callable[[HeldStream, int], None] | None = None
         self.token_ids: list[int] = []
+        self.further: list[int] = []
         self.has_failed = False
         self.has_finished = False
 

@@ -122,6 +122,7 @@ class LiveContext(History):
             self._text.tokenizer,
             vocab_size=self._vocab_size,
             add=self.append,
+            is_there=lambda: not self.is_released,
         )
         stream.on_close = lambda: self._take_in(stream, generation.usage.num_completion_tokens)
         return generation
@@ -471,9 +472,11 @@ class LiveContext(History):
         num_kept = 0 if stream.has_failed else num_tokens
         is_whole = stream.has_finished and num_kept == len(stream.token_ids)
         self.token_ids += stream.token_ids[:num_kept]
+        num_known = self.length
+        self.token_ids += stream.further[: max(num_kept - len(stream.token_ids), 0)]
         if self._is_released:
             return
-        self._link.grow(self.length)
+        self._link.grow(num_known)
         if not is_whole:
             self._link.truncate(self.length, self._edits)
 

@@ -86,6 +86,7 @@ class SteppedGeneration:
         *,
         vocab_size: int,
         add: Callable[[Sequence[int]], None],
+        is_there: Callable[[], bool],
     ) -> None:
         self.vocab_size = vocab_size
         self._stream = stream
@@ -93,13 +94,16 @@ class SteppedGeneration:
         self._num_prompt = len(prompt_ids)
         self._num_cached = 0
         self._add = add
+        self._is_there = is_there
         self._proposal: int | None = None
         self._choice: int | None = None
         self._banned: list[int] = []
         self._further: deque[tuple[int, EngineDistribution | None]] = deque()
         self._ends_by_text = bool(options.stop) or options.until is not None
+        # Tokens that were fed when they were taken: those that the engine has not been told of, and those that it was
+        # told of and has not confirmed.
         self._taken: list[int] = []
-        self._num_known = 0
+        self._told: list[int] = []
         self._end: Step | None = None
         self._kib_ms = 0
         self._is_closed = False
@@ -147,7 +151,7 @@ class SteppedGeneration:
             choice, self._choice = self._choice, None
             banned, self._banned = self._banned, []
             self._stream.advance(choice, n, banned, len(self._taken))
-            self._num_known += len(self._taken)
+            self._told += self._taken
             self._taken = []
             self._further.clear()
             step = await self._wait()
@@ -213,11 +217,13 @@ class SteppedGeneration:
         """Ends the engine's work. The history keeps what was taken. Idempotent."""
         self._is_closed = True
         self._span.end(self._continuation.num_tokens, self._num_cached)
+        if self._taken:
+            # The engine has computed them: told of them now, it need not do so again.
+            self._stream.advance(self._taken[-1], 1, (), len(self._taken) - 1)
+            self._told += self._taken
+            self._taken = []
+        self._stream.further = self._told
         await self._stream.aclose()
-        taken, self._taken = self._taken, []
-        num_left = self._continuation.num_tokens - len(self._stream.token_ids)
-        if taken and num_left > 0 and not self._stream.has_failed:
-            self._add(taken[:num_left])  # the engine was not told of them
 
     async def __aenter__(self) -> SteppedGeneration:
         return self
@@ -229,7 +235,8 @@ class SteppedGeneration:
 
     def _takes_known(self) -> bool:
         """True if the caller takes what is proposed and the next proposal is known."""
-        return bool(self._further) and not self._banned and self._choice in (None, self._proposal)
+        takes_proposal = not self._banned and self._choice in (None, self._proposal)
+        return bool(self._further) and takes_proposal and self._is_there()
 
     async def _take_known(self) -> Step:
         """Takes what is proposed, and proposes what the engine told with it; the engine hears of it later."""
@@ -271,10 +278,10 @@ class SteppedGeneration:
         """Feeds tokens that were taken; returns their text."""
         self._num_cached = event.num_cached_tokens or self._num_cached
         self._kib_ms = event.kv_kib_ms
-        if self._num_known and event.token_ids:  # they were fed when they were taken
-            num_known = min(self._num_known, len(event.token_ids))
-            self._num_known -= num_known
-            event = msgspec.structs.replace(event, token_ids=event.token_ids[num_known:])
+        if self._told and event.token_ids:
+            num_told = min(len(self._told), len(event.token_ids))
+            del self._told[:num_told]
+            event = msgspec.structs.replace(event, token_ids=event.token_ids[num_told:])
         return self._feed(event)
 
     def _feed(self, event: TokenEvent) -> str:

@@ -321,7 +321,10 @@ class ScriptedEngine:
         on_describe: Called before a context is described.
         governed: What it was told about accounts.
         contexts: Held contexts. A request on one has its history as `prompt_ids` in `requests` and in scripts.
+        stream_type: What a request becomes.
     """
+
+    stream_type: type[ScriptedStream] = ScriptedStream
 
     def __init__(self, text: TextModel, script: Script, *, max_model_len: int = 4096, num_pages: int = 4096) -> None:
         self.script = script
@@ -404,7 +407,7 @@ class ScriptedEngine:
         if request.context_id:
             request = msgspec.structs.replace(request, prompt_ids=history[: len(history) - request.num_given])
         self.requests.append(request)
-        stream = ScriptedStream(self, request)
+        stream = self.stream_type(self, request)
         self.streams[request.request_id] = stream
         return stream
 

@@ -53,8 +53,9 @@ class ScriptedContexts:
             case OpenContext(context_id, account):
                 self._add(context_id, [])
                 self.accounts[context_id] = account
-            case AppendTokens(context_id, token_ids) if context_id in self.histories:
-                self.histories[context_id] += token_ids
+            case AppendTokens(context_id, token_ids, start) if context_id in self.histories:
+                history = self.histories[context_id]
+                history[len(history) if start is None else start :] = token_ids
             case ForkContext(context_id, new_ids) if context_id in self.histories:
                 for new_id in new_ids:
                     self._add(new_id, self.histories[context_id])

@@ -30,10 +30,18 @@ class OpenContext(msgspec.Struct, frozen=True, tag="open"):
 
 
 class AppendTokens(msgspec.Struct, frozen=True, tag="append"):
-    """Adds tokens to a history; they are computed when somebody computes on it."""
+    """Adds tokens to a history; they are computed when somebody computes on it.
+
+    Attributes:
+        context_id: Which context.
+        token_ids: The tokens.
+        start: Where they stand: what the history has there already stays as far as it is the same, KV and all, and
+            goes as far as it is not. None for its end.
+    """
 
     context_id: str
     token_ids: list[int]
+    start: int | None = None
 
 
 class ForkContext(msgspec.Struct, frozen=True, tag="fork"):

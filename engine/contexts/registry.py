@@ -157,8 +157,8 @@ class ContextRegistry:
         if context is None:
             return
         match command:
-            case AppendTokens(token_ids=token_ids):
-                self._when_idle(context, lambda: context.token_ids.extend(token_ids))
+            case AppendTokens(token_ids=token_ids, start=start):
+                self._when_idle(context, lambda: self._append(context, token_ids, start))
             case ForkContext(new_ids=new_ids):
                 self._when_idle(context, lambda: self._fork(context, new_ids))
             case TruncateContext(length=length, edits=edits):
@@ -377,6 +377,14 @@ class ContextRegistry:
         self._contexts[context.context_id] = context
         context.family.add(context)
         context.used_at = next(self._uses)
+
+    def _append(self, context: HeldContext, token_ids: list[int], start: int | None) -> None:
+        there = [] if start is None else context.token_ids[start:]
+        pairs = zip(there, token_ids, strict=False)
+        num_same = next((at for at, (old, new) in enumerate(pairs) if old != new), min(len(there), len(token_ids)))
+        if num_same < len(there):
+            self._pages.truncate(context, len(context.token_ids) - len(there) + num_same, context.edits)
+        context.token_ids.extend(token_ids[num_same:])
 
     def _fork(self, context: HeldContext, new_ids: list[str]) -> None:
         for context_id in new_ids:

@@ -189,7 +189,8 @@ class Stepping:
     def _accept(self, sequence: Sequence, token_id: int) -> TokenEvent:
         """Appends a token that was drawn, or chosen in its place."""
         sequence.num_in_flight = max(sequence.num_in_flight - 1, 0)
-        sequence.num_computed += min(sequence.num_ahead, 1)
+        if token_id not in sequence.stop_ids:  # one that ends the sequence leaves no K and V behind, as anywhere
+            sequence.num_computed += min(sequence.num_ahead, 1)
         sequence.num_ahead = max(sequence.num_ahead - 1, 0)
         return self._append(sequence, [token_id])
 

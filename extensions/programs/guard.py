@@ -65,8 +65,9 @@ class Guard:
 
     @property
     def decode_left(self) -> int:
-        """Tokens that may still be generated."""
-        return max(self.limits.decode_tokens - self.usage.num_completion_tokens, 0)
+        """Tokens that may still be generated, by it and by those that started it."""
+        left = max(self.limits.decode_tokens - self.usage.num_completion_tokens, 0)
+        return left if self._parent is None else min(left, self._parent.decode_left)
 
     def fail(self, error: Exception) -> None:
         """Ends the run with an error, unless it has ended."""
@@ -80,11 +81,12 @@ class Guard:
 
     @property
     def calls_left(self) -> int:
-        """Calls that the script may still make."""
-        return max(self.limits.host_calls - self.usage.num_host_calls, 0)
+        """Calls that the script may still make, and those that started it."""
+        left = max(self.limits.host_calls - self.usage.num_host_calls, 0)
+        return left if self._parent is None else min(left, self._parent.calls_left)
 
     def count_call(self, count: int = 1) -> None:
-        """One call of what the server gives the script; or some that were answered before they were made."""
+        """One call of what the server gives the script; or some more or fewer than were counted."""
         if self.failure is not None:
             raise RunEnded
         if self._parent is not None:

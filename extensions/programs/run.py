@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from extensions.errors import RunCancelled, ScriptLimitExceeded
 from extensions.journal.doors import journaled
@@ -30,7 +31,6 @@ from extensions.tracing import mark_failed, span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from engine.client import EngineClient
     from engine.text.model import TextModel
@@ -238,7 +238,8 @@ class ProgramRun:
             clock.cancel()
             guard.usage.wall_s = guard.elapsed_s
             self._num_pages = self._scope.num_pages
-            await self._scope.release_all()
+            guard.on_failure = None
+            await _to_its_end(self._scope.release_all())
 
     def _out_of_time(self) -> None:
         self._guard.fail(ScriptLimitExceeded("wall_s", self._guard.elapsed_s, self._guard.limits.wall_s))
@@ -252,3 +253,12 @@ class ProgramRun:
             return
         self._logs.append(text)
         self._events.put(LogWritten(text))
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Waits until work is done, whoever cancels the waiting: a run that is closed while it lets go still lets go."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    await task

@@ -60,6 +60,7 @@ class RunScope:
         tool_format: How the model writes calls of tools.
         foreign: Special tokens that were spelled in what tools and other servers said: in this run they are text.
         steppers: Generations that the script steps through and that have not ended.
+        num_known: Steps that the script was given and has not said that it took, over all of them.
         last_finish: Text and finish reason of the generation that ended last.
     """
 
@@ -105,6 +106,7 @@ class RunScope:
             tool_format=self.tool_format,
         )
         self.steppers: set[ScriptGeneration] = set()
+        self.num_known = 0
         self._open_context = open_context
         self._events = events
         self._contexts: set[ScriptContext] = set()

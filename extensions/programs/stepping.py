@@ -107,7 +107,8 @@ class ScriptGeneration:
         self._check_free()
         if choose is not None:
             self._choose(choose)
-        self._is_stepping, self._num_known = True, 0
+        self._is_stepping = True
+        self._know(0)
         try:
             found = await self._stepped.step(n)
         except InvalidRequest as error:
@@ -121,24 +122,41 @@ class ScriptGeneration:
             await self.aclose()
         return ScriptStep(self._scope, found.token_id, found.finish_reason, found.distribution)
 
-    async def steps(self, taken: int, n: int = 1, *, choose: int | None = None) -> list[ScriptStep]:
+    async def steps(self, taken: int, n: int = 1, *, choose: int | None = None, choices: int = 0) -> list[ScriptStep]:
         """Goes on as `step` does, and tells of what is known behind that: of the known the script took so many before.
 
-        The calls of `step` that are spared by that count as if they had been made.
+        The calls that are spared by that count as if they had been made: a `step` for each of those taken, and a
+        `choose` as often as the script chose what it was shown.
         """
-        self._take(taken)
+        self._take(taken, _whole(taken, "taken") + _whole(choices, "choices"))
         step = await self.step(n, choose=choose)
         if step.finished:
             return [step]
-        guard = self._scope.guard
-        known = self._stepped.known(min(guard.decode_left, guard.calls_left))
-        self._num_known = len(known)
-        return [step, *(ScriptStep(self._scope, one.token_id, None, one.distribution) for one in known)]
+        scope = self._scope
+        # With each step that it knows the script may choose too, and it may go through other generations beside: when
+        # it says what it took, a limit must not have been passed.
+        left = min(scope.guard.decode_left, scope.guard.calls_left // 2) - scope.num_known
+        known = self._stepped.known(max(left // len(scope.steppers) - 1, 0))
+        self._know(len(known))
+        return [step, *(ScriptStep(scope, one.token_id, None, one.distribution) for one in known)]
 
-    async def take(self, count: int) -> None:
-        """The script took so many of the known, and turns to something else."""
-        self._take(count, num_counted=1)
+    async def take(self, taken: int, choices: int = 0, choose: int | None = None) -> None:
+        """The script took so many of the known, has chosen what comes next perhaps, and turns to something else."""
+        self._take(taken, _whole(taken, "taken") + _whole(choices, "choices") - 1)
+        self._know(0)
         self._count()
+        if choose is not None:
+            self._choose(choose)
+
+    def settle(self, taken: object, choices: object) -> None:
+        """The script has ended, and took so many of the known before; called where the run goes on for a moment.
+
+        What is no such number is left to `aclose`.
+        """
+        with contextlib.suppress(RunEnded, ValueError):
+            self._take(taken, _whole(taken, "taken") + _whole(choices, "choices"))
+            self._know(0)
+            self._count()
 
     async def choose(self, token: int) -> None:
         """Says which token comes next."""
@@ -147,16 +165,23 @@ class ScriptGeneration:
     async def ban(self, tokens: Sequence[int]) -> None:
         """Forbids tokens for the rest of the generation."""
         self._stepped.ban(token_ids(tokens, "tokens"))
-        self._num_known = 0
+        self._know(0)
 
     async def stop(self) -> None:
         """Ends it; a token that was chosen is taken, one that was only shown is not."""
         if not self._has_ended:
+            self._know(0)
             await self._stepped.stop()
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Ends the engine's work for it. Idempotent."""
+        """Ends the engine's work for it. Idempotent.
+
+        Of a script that can say no more, because it was ended, all that it was given counts: it has had it.
+        """
+        if not self._has_ended and self._num_known:
+            self._stepped.take(self._num_known)
+            self._know(0)
         await self._stepped.aclose()
         if not self._has_ended:
             self._has_ended = True
@@ -169,20 +194,27 @@ class ScriptGeneration:
         if isinstance(token, bool) or not isinstance(token, int):
             raise invalid("token must be a token id")
         self._stepped.choose(token)
-        self._num_known = 0
+        self._know(0)
 
     def _check_free(self) -> None:
         if self._is_stepping:
             raise invalid("the generation is stepping already: await that first")
 
-    def _take(self, count: int, num_counted: int = 0) -> None:
+    def _take(self, taken: object, num_calls: int) -> None:
+        """Takes so many of the known, and counts calls that were spared."""
         self._check_free()
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= self._num_known:
+        count = _whole(taken, "taken")
+        if count > self._num_known:
             raise invalid(f"only {self._num_known} steps are known")
-        if count and not self._has_ended:
-            self._scope.guard.count_call(count - num_counted)
-            self._stepped.take(count)
-            self._num_known -= count
+        if num_calls:
+            self._scope.guard.count_call(num_calls)
+        self._stepped.take(count)
+        self._know(self._num_known - count)
+
+    def _know(self, count: int) -> None:
+        """So many of the steps behind the one shown are known to the script."""
+        self._scope.num_known += count - self._num_known
+        self._num_known = count
 
     def _count(self) -> None:
         usage, guard = self._stepped.usage, self._scope.guard
@@ -191,6 +223,12 @@ class ScriptGeneration:
         self._num_cached = num_cached
         num_new, self._num_counted = usage.num_completion_tokens - self._num_counted, usage.num_completion_tokens
         guard.count_decode(num_new)
+
+
+def _whole(count: object, name: str) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise invalid(f"{name} must be a whole number from 0 on")
+    return count
 
 
 def _candidates(scope: RunScope, distribution: Distribution) -> list[Candidate]:

@@ -49,6 +49,7 @@ class Exposed:
         live: Those that are read when the script reads them.
         changing: Methods that end what the script has left behind on it (`ScriptContext.left_behind`).
         inner: Methods that are called by what stands behind a script alone (`extensions.sandbox.stand_ins`).
+        is_value: Two that show the same are equal; others are equal to themselves alone.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Exposed:
     live: frozenset[str] = frozenset()
     changing: frozenset[str] = frozenset()
     inner: frozenset[str] = frozenset()
+    is_value: bool = False
 
 
 CHANGING = frozenset(
@@ -69,6 +71,7 @@ TABLE: dict[type, Exposed] = {
     ScriptRequest: Exposed(
         name="Request",
         attributes=("messages", "prompt", "model", "params", "tools", "args", "stream", "id"),
+        is_value=True,
     ),
     ScriptLM: Exposed(
         name="LM",
@@ -150,6 +153,7 @@ TABLE: dict[type, Exposed] = {
         name="Step",
         attributes=("finished", "finish_reason", "token", "text", "entropy", "omitted_mass"),
         live=frozenset({"candidates"}),
+        is_value=True,
     ),
     ScriptDistribution: Exposed(
         name="Distribution", attributes=("omitted_mass", "entropy"), live=frozenset({"candidates", "logprobs"})
@@ -167,6 +171,7 @@ TABLE: dict[type, Exposed] = {
             "tool_calls",
             "probes",
         ),
+        is_value=True,
     ),
 }
 
@@ -192,7 +197,13 @@ _CLASS_TYPES = {cls: ClassType(cls) for cls in TABLE}
 
 
 class Calls(Protocol):
-    """Who answers the calls of one run."""
+    """Who answers the calls of one run.
+
+    Attributes:
+        num_handles: Given out so far of those that are numbered.
+    """
+
+    num_handles: int
 
     def begin(self, kind: str, name: str, args: object, kwargs: object) -> Call | None:
         """Counts one call; raises if the run is over. Returns the call where a journal is kept."""
@@ -218,6 +229,10 @@ class Handle(ClassInstance):
         self._calls = calls
         self.value = value
         self.id = random_id()
+        self._number = 0
+        if not exposed.is_value:
+            calls.num_handles += 1
+            self._number = calls.num_handles
         self.class_type = _CLASS_TYPES[cls]
         self.eager_attrs = exposed.attributes
         self.lazy_attrs = exposed.live
@@ -254,7 +269,10 @@ class Handle(ClassInstance):
     def get_eager_attrs(self) -> dict[str, Any]:
         """What crosses with it."""
         value, calls = self.value, self._calls
-        return {name: wrap(getattr(value, name), calls) for name in self._exposed.attributes}
+        shown = {name: wrap(getattr(value, name), calls) for name in self._exposed.attributes}
+        if self._number:  # in the sandbox, what shows the same is the same
+            shown["handle"] = self._number
+        return shown
 
     def convert_value(self, /, name: str, value: Any) -> Any:
         """What becomes of an attribute on its way into the sandbox."""

@@ -15,18 +15,19 @@ _NAME = "wye_generate"
 _CODE = f"""
 async def {_NAME}(wye_context, **wye_fields):
     wye_propose = wye_fields["drafter"]
-    if str(type(wye_propose)) != "<class 'function'>" or str(type(wye_context)) != "<class 'Context'>":
+    wye_is_function = wye_str(wye_type(wye_propose)) == "<class 'function'>"
+    if not wye_is_function or wye_str(wye_type(wye_context)) != "<class 'Context'>":
         return await wye_context.generate(**wye_fields)
     wye_fields.pop("drafter")
     wye_drafting = await wye_context.drafting(**wye_fields)
-    wye_tokens = list(wye_drafting.history)
+    wye_tokens = wye_list(wye_drafting.history)
     wye_seen = await wye_drafting.next()
     while wye_seen.wanted:
         wye_tokens.extend(wye_seen.tokens)
         wye_guess, wye_q = wye_propose(wye_tokens, wye_seen.wanted), None
-        if str(type(wye_guess)) == "<class 'coroutine'>":
+        if wye_str(wye_type(wye_guess)) == "<class 'coroutine'>":
             wye_guess = await wye_guess
-        if isinstance(wye_guess, tuple) and len(wye_guess) == 2:
+        if wye_isinstance(wye_guess, wye_tuple) and wye_len(wye_guess) == 2:
             wye_guess, wye_q = wye_guess
         wye_seen = await wye_drafting.next([] if wye_guess is None else wye_guess, wye_q)
     return await wye_drafting.completion()

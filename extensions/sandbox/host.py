@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,10 +15,11 @@ from extensions.journal.journal import Call, Journal
 from extensions.programs.faults import FaultLog, RunEnded, code_of, to_fault
 from extensions.programs.guard import Guard
 from extensions.programs.limits import ProgramLimits
+from extensions.programs.stepping import ScriptGeneration
 from extensions.sandbox.bindings import Handle
 from extensions.sandbox.ordered import CallOrder, policy
 from extensions.sandbox.pool import WorkerPool
-from extensions.sandbox.script import frames_of, to_run
+from extensions.sandbox.script import Runnable, frames_of, to_run
 
 _SUSPENSIONS_PER_CALL = 4
 """A call may stop the script more than once: for the name, for the call, for its answer."""
@@ -39,6 +41,9 @@ class ScriptHost:
         guard: Counts its calls and ends it at a limit.
         on_print: Told of what it prints, in the event loop.
         journal: Where its calls are written down; None if they are not.
+
+    Attributes:
+        num_handles: See `Calls`.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class ScriptHost:
         self._on_print = on_print
         self._order = None if journal is None else CallOrder(journal, guard.fail)
         self._faults = FaultLog()
+        self.num_handles = 0
         self._answering: set[asyncio.Task[Any]] = set()
 
     # -- the run ----------------------------------------------------------------------------------------------------
@@ -75,13 +81,15 @@ class ScriptHost:
             os_policy = None if self._order is None else policy(self._order.journal.name)
             async with self._pool.checkout(_resource_limits(self._guard.limits), os_policy=os_policy) as session:
                 inputs = {"request": Handle(request, self), "lm": Handle(lm, self)}
-                code = to_run(source, exports_as, is_journaled=self._order is not None)
-                return await self._fed(session, source, code, inputs)
+                runnable = to_run(source, exports_as, is_journaled=self._order is not None)
+                return await self._fed(session, source, runnable, inputs)
         finally:
             await self._end_calls()
 
-    async def _fed(self, session: monty.AsyncMontySession, source: str, code: str, inputs: dict[str, Any]) -> str:
-        guard, loop = self._guard, asyncio.get_running_loop()
+    async def _fed(
+        self, session: monty.AsyncMontySession, source: str, runnable: Runnable, inputs: dict[str, Any]
+    ) -> str:
+        guard, loop, (code, rest) = self._guard, asyncio.get_running_loop(), runnable
 
         def on_print(_: str, text: str) -> None:
             # Called in a thread of the pool.
@@ -91,25 +99,19 @@ class ScriptHost:
             feed = asyncio.ensure_future(session.feed_run(code, inputs=inputs, print_callback=on_print))
         else:
             feed = asyncio.ensure_future(self._order.feed(session, code, inputs, on_print))
-        end_run, guard.on_failure = guard.on_failure, feed.cancel
-        if guard.failure is not None:
-            feed.cancel()
         try:
-            output = await feed
-        except asyncio.CancelledError:
-            if guard.failure is None:
-                raise
-            raise guard.failure from None
+            output = await self._guarded(feed)
         except monty.MontyError as error:
+            if rest and guard.failure is None and not isinstance(error, monty.MontyCrashedError):
+                await self._settle_after(session, rest)
             if guard.failure is not None:
                 raise guard.failure from None
             described = self._described(error, source)
             if isinstance(described, ScriptCrashed):
                 self._freeze()
             raise described from None
-        finally:
-            guard.on_failure = end_run
-            feed.cancel()
+        if rest and isinstance(output, list) and len(output) == 2:
+            output = _settled(output)
         # What it printed last is on its way still.
         await asyncio.sleep(0)
         if guard.failure is not None:
@@ -117,6 +119,30 @@ class ScriptHost:
         if not isinstance(output, str):
             raise ScriptError("TypeError", "the program's result did not arrive as JSON text")
         return output
+
+    async def _guarded(self, feed: asyncio.Future[Any]) -> Any:
+        """Waits for what runs in the sandbox; a failure of the run ends it."""
+        guard = self._guard
+        end_run, guard.on_failure = guard.on_failure, feed.cancel
+        if guard.failure is not None:
+            feed.cancel()
+        try:
+            return await feed
+        except asyncio.CancelledError:
+            if guard.failure is None:
+                raise
+            raise guard.failure from None
+        finally:
+            guard.on_failure = end_run
+            feed.cancel()
+
+    async def _settle_after(self, session: monty.AsyncMontySession, rest: str) -> None:
+        """Asks a script that raised what it has taken and not told: the sandbox has its variables still.
+
+        Where it can run no more, what it was given counts (`ScriptGeneration.aclose`).
+        """
+        with contextlib.suppress(monty.MontyError, RuntimeError):
+            _settle(await self._guarded(asyncio.ensure_future(session.feed_run(rest))))
 
     async def _end_calls(self) -> None:
         tasks = {task for task in self._answering if task is not asyncio.current_task()}
@@ -198,6 +224,21 @@ class ScriptHost:
             return ScriptLimitExceeded("contexts", int(held[1]), limits.contexts)
         code = (code_of(inner) if cause is not None else None) or "extension_error"
         return ScriptError(type(inner).__name__, text, frames, code=code, cause=cause)
+
+
+def _settled(output: list[Any]) -> Any:
+    """What a script returned, once what it left untold is told."""
+    result, untold = output
+    _settle(untold)
+    return result
+
+
+def _settle(untold: object) -> None:
+    """Counts what a script took of steps that it knew, and has not told; it may say anything."""
+    for one in untold if isinstance(untold, list) else ():
+        match one:
+            case [ScriptGeneration() as generation, count, choices]:
+                generation.settle(count, choices)
 
 
 def _resource_limits(limits: ProgramLimits) -> monty.ResourceLimits:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
-from engine.build import build_loop
-from engine.config import EngineConfig, KVConfig, ParallelConfig
-from engine.engine import open_engine
 from engine.request import TokenEvent
 from engine.scheduling import stepping
-from engine.text.model import TextModel
 from extensions.errors import NotResumable
 from extensions.journal.entries import Streamed
 from tests.extensions.journal.lives import Lives
 from tests.extensions.programs.stage import Stage
-from tests.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -94,24 +86,6 @@ tokens = await lm.pipeline().run_ahead(fwd, budget=24, seed=5)
 more = await good.generate(max_tokens=4, temperature=1.0, seed=4, template_stops=False)
 return [tokens, more.tokens, good.length, plain.length]
 """
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """A stage with an engine of its own, which checks after each step what it holds."""
-    directory = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "llama")
-    config = EngineConfig(
-        model=str(directory),
-        device="cpu",
-        weights="float32",
-        check_integrity=True,
-        kv=KVConfig(num_pages=256),
-        parallel=ParallelConfig(num_threads=1),
-    )
-    async with open_engine(build_loop(config)) as engine:
-        made = Stage(engine, TextModel.load(directory))
-        yield made
-        await made.aclose()
 
 
 @pytest.fixture(autouse=True)

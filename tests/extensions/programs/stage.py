@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+from engine.build import build_loop
 from engine.client import EngineClient
+from engine.config import EngineConfig, KVConfig, ParallelConfig
+from engine.engine import open_engine
 from engine.text.model import TextModel
 from extensions.programs.limits import ProgramLimits
 from extensions.programs.program import Program, digest_of
@@ -106,6 +111,23 @@ def main_of(body: str) -> str:
     lines = body.strip("\n").split("\n")
     indent = len(lines[0]) - len(lines[0].lstrip())
     return "async def main(request, lm):\n" + "\n".join("    " + line[indent:] for line in lines) + "\n"
+
+
+@asynccontextmanager
+async def real_stage(model: Path) -> AsyncIterator[Stage]:
+    """A stage with an engine of its own, which checks after each step what it holds."""
+    config = EngineConfig(
+        model=str(model),
+        device="cpu",
+        weights="float32",
+        check_integrity=True,
+        kv=KVConfig(num_pages=256),
+        parallel=ParallelConfig(num_threads=1),
+    )
+    async with open_engine(build_loop(config)) as engine:
+        stage = Stage(engine, TextModel.load(model))
+        yield stage
+        await stage.aclose()
 
 
 def scripted_stage(script: Script | None = None, *, max_workers: int = 4) -> Stage:

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from engine.build import build_loop
-from engine.config import EngineConfig, KVConfig, ParallelConfig
-from engine.engine import open_engine
-from engine.text.model import TextModel
 from extensions.errors import ScriptError
 from extensions.sandbox.guessing import GUESSING
 from extensions.sandbox.stand_ins import with_stand_ins
 from tests.extensions.programs.stage import Stage, main_of, until
-from tests.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BASE = "max_tokens=24, temperature=0.8, seed=3, template_stops=False"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    directory = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "llama")
-    config = EngineConfig(
-        model=str(directory),
-        device="cpu",
-        weights="float32",
-        check_integrity=True,
-        kv=KVConfig(num_pages=256),
-        parallel=ParallelConfig(num_threads=1),
-    )
-    async with open_engine(build_loop(config)) as engine:
-        made = Stage(engine, TextModel.load(directory))
-        yield made
-        await made.aclose()
 
 
 async def run(real: Stage, body: str, *, before: str = "", **request: Any) -> Any:

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from engine.build import build_loop
-from engine.config import EngineConfig, KVConfig, ParallelConfig
-from engine.engine import open_engine
 from engine.scheduling import stepping
-from engine.text.model import TextModel
 from tests.extensions.programs.stage import Stage, main_of
-from tests.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BASE = "max_tokens=60, temperature=0.9, seed=3, template_stops=False"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    directory = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "llama")
-    config = EngineConfig(
-        model=str(directory),
-        device="cpu",
-        weights="float32",
-        check_integrity=True,
-        kv=KVConfig(num_pages=256),
-        parallel=ParallelConfig(num_threads=1),
-    )
-    async with open_engine(build_loop(config)) as engine:
-        made = Stage(engine, TextModel.load(directory))
-        yield made
-        await made.aclose()
 
 
 STEP = """
