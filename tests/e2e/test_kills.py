@@ -71,7 +71,7 @@ async def test_a_killed_engine_is_told_to_everybody_and_replaced(mortal: Running
 
 
 async def test_a_killed_worker_takes_only_its_own_streams_and_no_page(mortal: RunningServer) -> None:
-    body = text(max_tokens=2000, ignore_eos=True, stream=True)
+    body = text(max_tokens=800, ignore_eos=True, stream=True)  # the pool has room for twelve
     begun = asyncio.Event()
 
     async def read(client: httpx.AsyncClient) -> None:
