@@ -1,8 +1,9 @@
 """What a program costs beside the same work without one: `python -m loadtests.programs`.
 
 An engine process serves this one, which plays a gateway worker: it runs the programs and the plain completions they are
-compared with, through the same `Runtime`. Kinds of a pair alternate from round to round, in an order that turns around,
-and are compared within each round. Narrow pairs take less time and vary more: there are more rounds of them.
+compared with, through the same `Runtime`. With `--gateways` further processes share both, as workers of a server do.
+Kinds of a pair alternate from round to round, in an order that turns around, and are compared within each round. Narrow
+pairs take less time and vary more: there are more rounds of them.
 
 - admission: from `run_program` to the script's first call of the server, while others run.
 - generate: programs that only call `generate` against plain completions of the same prompts.
@@ -38,6 +39,7 @@ from extensions.programs.request import ProgramRequest
 from extensions.runtime import Runtime
 from extensions.sandbox.pool import PoolOptions
 from loadtests.models import locate
+from loadtests.program_gateways import Gateways, Order, open_gateways
 from loadtests.results import report, save
 from loadtests.tables import Table
 
@@ -95,9 +97,9 @@ PROMPT = "Write down everything that you know of the river number {}, from its s
 
 @contextlib.asynccontextmanager
 async def runtime_of(
-    model: str, max_workers: int, *, device: str = "auto", pages: int | None = None
-) -> AsyncIterator[Runtime]:
-    """A runtime over an engine process of a stored model."""
+    model: str, max_workers: int, *, device: str = "auto", pages: int | None = None, gateways: int = 1
+) -> AsyncIterator[tuple[Runtime, Gateways | None]]:
+    """A runtime over an engine process of a stored model, and further processes with theirs if there are several."""
     path = locate(model)
     config = EngineConfig(model=str(path), device=device, kv=KVConfig(num_pages=pages))
     with tempfile.TemporaryDirectory() as directory:
@@ -108,7 +110,11 @@ async def runtime_of(
             await connection.connect()
             runtime = Runtime(connection, TextModel.load(path), sandbox=PoolOptions(max_workers=max_workers))
             try:
-                yield runtime
+                if gateways > 1:
+                    with open_gateways(gateways, endpoint, path, max_workers, obey) as others:
+                        yield runtime, others
+                else:
+                    yield runtime, None
             finally:
                 await runtime.aclose()
                 await connection.close()
@@ -133,37 +139,48 @@ async def admission_ms(runtime: Runtime, program: Program, num_running: int, num
     return list(await asyncio.gather(*tasks))[num_running:]
 
 
-async def plain_s(
-    runtime: Runtime, width: int, num_tokens: int, round_number: int, *, temperature: float = 0.0
-) -> float:
-    """Seconds of so many plain completions at once."""
-    options = GenerateOptions(
-        sampling=SamplingParams(max_tokens=num_tokens, temperature=temperature, ignore_eos=True), report_tokens=False
-    )
+async def obey(runtime: Runtime, order: Order) -> None:
+    """Runs programs or plain completions at once."""
+    if order.source:
+        await _run_programs(runtime, await runtime.check_program(order.source), order)
+    else:
+        await _complete(runtime, order)
+
+
+async def _complete(runtime: Runtime, order: Order) -> None:
+    num_tokens = order.num_tokens
+    sampling = SamplingParams(max_tokens=num_tokens, temperature=order.temperature, ignore_eos=True)
+    options = GenerateOptions(sampling=sampling, report_tokens=False)
 
     async def one(at: int) -> None:
-        ids = runtime.text.tokenizer.encode(PROMPT.format(f"{round_number}.{at}"), add_special=True)
+        prompt = PROMPT.format(f"{order.round_number}.{at}")
+        ids = runtime.text.tokenizer.encode(prompt, add_special=True)
         async with await runtime.context(ids).generate(options) as generation:
             text = "".join([step.text async for step in generation])
         assert text
         assert generation.usage.num_completion_tokens == num_tokens
 
-    start_s = time.perf_counter()
-    await asyncio.gather(*(one(at) for at in range(width)))
-    return time.perf_counter() - start_s
+    await asyncio.gather(*(one(at) for at in order.places))
 
 
-async def program_s(runtime: Runtime, program: Program, width: int, num_tokens: int, round_number: int) -> float:
-    """Seconds of so many programs at once."""
+async def _run_programs(runtime: Runtime, program: Program, order: Order) -> None:
+    num_tokens = order.num_tokens
 
     async def one(at: int) -> None:
-        prompt = PROMPT.format(f"{round_number}.{at}")
+        prompt = PROMPT.format(f"{order.round_number}.{at}")
         run = await runtime.run_program(program, ProgramRequest(prompt=prompt, args={"num_tokens": num_tokens}))
         outcome = await run.result()
         assert outcome.usage.num_completion_tokens == num_tokens
 
+    await asyncio.gather(*(one(at) for at in order.places))
+
+
+async def seconds(runtime: Runtime, gateways: Gateways | None, order: Order) -> float:
+    """How long an order takes, here or in all further processes."""
+    if gateways is not None:
+        return await gateways.run(order)
     start_s = time.perf_counter()
-    await asyncio.gather(*(one(at) for at in range(width)))
+    await obey(runtime, order)
     return time.perf_counter() - start_s
 
 
@@ -176,23 +193,21 @@ async def compare(
     first_round: int,
     *,
     temperature: float = 0.0,
+    gateways: Gateways | None = None,
 ) -> dict[str, Any]:
     """Plain completions and programs of one width, in turn; every prompt is new to the engine.
 
     Returns:
         Seconds of each, and medians over rounds: of both rates, and of what the programs' are of the others in a round.
     """
-    program = await runtime.check_program(source)
     plain: list[float] = []
     with_program: list[float] = []
     for at in range(rounds):
         number = first_round + 2 * at
-        if at % 2:
-            with_program.append(await program_s(runtime, program, width, num_tokens, number))
-            plain.append(await plain_s(runtime, width, num_tokens, number + 1, temperature=temperature))
-        else:
-            plain.append(await plain_s(runtime, width, num_tokens, number, temperature=temperature))
-            with_program.append(await program_s(runtime, program, width, num_tokens, number + 1))
+        kinds = [("", plain), (source, with_program)]
+        for turn, (script, found) in enumerate(reversed(kinds) if at % 2 else kinds):
+            order = Order(script, range(width), num_tokens, number + turn, temperature)
+            found.append(await seconds(runtime, gateways, order))
     pairs = list(zip(plain, with_program, strict=True))
     return {
         "width": width,
@@ -222,25 +237,36 @@ async def measure(options: argparse.Namespace) -> tuple[list[Table], dict[str, A
         "model": options.model,
         "tokens": options.tokens,
         "rounds": options.rounds,
-        "program_graphs": os.environ.get("WYE_PROGRAM_GRAPHS") == "1",
+        "gateways": options.gateways,
+        "program_graphs": os.environ.get("WYE_PROGRAM_GRAPHS") != "0",
     }
     if options.add and options.json is not None and options.json.exists():
         kept = json.loads(options.json.read_text())
-        if any(kept[name] != value for name, value in results.items() if name != "rounds"):
+        if any(kept.get(name, 1) != value for name, value in results.items() if name != "rounds"):
             raise SystemExit(f"{options.json} holds other measurements than {results}: nothing can be added to them")
         results |= {name: kept[name] for name in ("admission", *_KINDS) if name in kept}
     most = max(*options.widths, *options.step_widths, *options.beside, 1) + 16
-    async with runtime_of(options.model, most, device=options.device, pages=options.pages) as runtime:
+    opened = runtime_of(options.model, most, device=options.device, pages=options.pages, gateways=options.gateways)
+    async with opened as (runtime, gateways):
         results["step"], device = runtime.info.step, runtime.info.device
         if options.beside:
             results["admission"] = await _measure_admission(runtime, options)
-        await compare(runtime, GENERATES, max(options.widths), 8, 1, 10_000)
+        await compare(runtime, GENERATES, max(options.widths), 8, 1, 10_000, gateways=gateways)
         for place, kind in enumerate(options.kinds):
             source, temperature = _KINDS[kind]
-            await compare(runtime, source, 1, 8, 1, 100_000 * (place + 1), temperature=temperature)
+            await compare(runtime, source, 1, 8, 1, 100_000 * (place + 1), temperature=temperature, gateways=gateways)
             for at, width in enumerate(options.step_widths if kind == "steps" else options.widths):
                 number, rounds = 100_000 * (place + 1) + 1000 * (at + 1), rounds_of(width, options.rounds)
-                row = await compare(runtime, source, width, options.tokens, rounds, number, temperature=temperature)
+                row = await compare(
+                    runtime,
+                    source,
+                    width,
+                    options.tokens,
+                    rounds,
+                    number,
+                    temperature=temperature,
+                    gateways=gateways,
+                )
                 others = [one for one in results.get(kind, ()) if one["width"] != width]
                 results[kind] = sorted([*others, row], key=lambda one: one["width"])
                 if options.json is not None:  # whatever happens to the next, this one is kept
@@ -256,7 +282,8 @@ def tables_of(results: Mapping[str, Any]) -> list[Table]:
         for row in results["admission"]:
             tables[-1].add(row["programs"], row["p50_ms"], row["p99_ms"])
     for kind in (kind for kind in _KINDS if kind in results):
-        recorded = ", as part of recorded steps" if kind == "samples" and results["program_graphs"] else ""
+        is_recorded = kind == "samples" and results["program_graphs"] and results["step"] == "cuda"
+        recorded = ", as part of recorded steps" if is_recorded else ""
         title = f"{_TITLES[kind]}{recorded}, {results['tokens']} tokens each"
         headers = ["at once", "plain tokens/s", "program tokens/s", "ratio", "ms more a token"]
         tables.append(Table(title=title, headers=headers))
@@ -290,6 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--beside", type=int, nargs="*", default=[1, 64], help="programs that run meanwhile")
     parser.add_argument("--samples", type=int, default=256, help="programs whose admission is timed")
     parser.add_argument("--tokens", type=int, default=128, help="tokens of each generation")
+    parser.add_argument("--gateways", type=int, default=1, help="processes that share programs and completions")
     parser.add_argument("--rounds", type=int, default=6, help="pairs of a wide kind; narrow ones have more")
     parser.add_argument("--json", type=Path, help="write results, machine and versions to this file")
     parser.add_argument("--add", action="store_true", help="keep what the file has of other kinds and widths")

@@ -104,6 +104,22 @@ class CudnnBackend:
         lanes = self._lanes_of(layout)
         return lanes is not None and 2 * num_fresh_rows(lanes) >= layout.query_starts[-1]
 
+    def whole(self, layout: LaneLayout) -> tuple[Batch, ...] | None:
+        """The batches that a step is made of, if it is made of nothing else: then they say how to attend in it."""
+        lanes = self._lanes_of(layout)
+        if lanes is None or lanes.num_behind or num_fresh_rows(lanes) < layout.query_starts[-1]:
+            return None
+        return lanes.batches
+
+    def plan_whole(self, batches: tuple[Batch, ...], layout: LaneLayout) -> CudnnPlan:
+        """A plan for any step that is made of these batches.
+
+        Args:
+            batches: What `whole` said of one.
+            layout: Of as many rows; its slots alone are read.
+        """
+        return CudnnPlan(layout=layout, fresh=FreshLanes(is_taken=np.ones(0, dtype=bool), batches=batches), others=None)
+
     def plan(self, layout: LaneLayout, storage: KVStorage) -> CudnnPlan:
         """Sorts the lanes."""
         lanes = self._lanes_of(layout)

@@ -23,6 +23,9 @@ NEWEST = -1
 
 _FIELDS = ("rows", "given", "positions", "context_lens", "draw_positions", "num_outputs", "looks")
 
+_ALIGNMENT = 4
+"""Fields begin at multiples of so many numbers, whatever the width: kernels are compiled anew for other addresses."""
+
 _NO_PAGES = array("i")
 
 
@@ -47,16 +50,21 @@ class DecodeLanes:
         self.width = width
         self.columns = columns
         self.packed = torch.zeros(packed_size(width, columns), dtype=torch.int32, device=device)
-        parts = [self.packed[at * width : (at + 1) * width] for at in range(len(_FIELDS))]
+        stride = _stride(width)
+        parts = [self.packed[at * stride : at * stride + width] for at in range(len(_FIELDS))]
         self.rows, self.given, self.positions, self.context_lens = parts[:4]
         self.draw_positions, self.num_outputs, self.looks = parts[4:]
-        self.tables = self.packed[len(_FIELDS) * width :].view(width, columns)
+        self.tables = self.packed[len(_FIELDS) * stride :].view(width, columns)
         self.rows.fill_(NO_ROW)
 
 
 def packed_size(width: int, columns: int) -> int:
     """Numbers in the block of `width` lanes."""
-    return width * (len(_FIELDS) + columns)
+    return _stride(width) * len(_FIELDS) + width * columns
+
+
+def _stride(width: int) -> int:
+    return -(-width // _ALIGNMENT) * _ALIGNMENT
 
 
 class LanePacker:
@@ -70,8 +78,9 @@ class LanePacker:
     def __init__(self, width: int, columns: int) -> None:
         self._width = width
         self._block = np.zeros(packed_size(width, columns), dtype=np.int32)
-        self._fields = self._block[: len(_FIELDS) * width].reshape(len(_FIELDS), width)
-        self._tables = self._block[len(_FIELDS) * width :].reshape(width, columns)
+        size = len(_FIELDS) * _stride(width)
+        self._fields = self._block[:size].reshape(len(_FIELDS), -1)
+        self._tables = self._block[size:].reshape(width, columns)
         self._pages = [_NO_PAGES] * width
 
     def pack(self, lanes: Sequence[Lane]) -> npt.NDArray[np.int32]:

@@ -26,19 +26,18 @@ PROGRAMS_VARIABLE = "WYE_PROGRAM_GRAPHS"
 PROMPTS_VARIABLE = "WYE_PROMPT_GRAPHS"
 """Says whether steps with prompts are recorded."""
 
-_WITHOUT_A_WORD = {PROGRAMS_VARIABLE: "0", PROMPTS_VARIABLE: "1"}
-"""Kernels of device programs have not been seen on a GPU in this form."""
+_WITHOUT_A_WORD = "1"
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 def is_wanted(variable: str) -> bool:
-    """Whether steps of a kind are to be recorded: what its variable says; without a word those with prompts are.
+    """Whether steps of a kind are to be recorded: what its variable says; without a word they are.
 
     Raises:
         ModelLoadError: The variable says neither 0 nor 1.
     """
-    value = os.environ.get(variable, _WITHOUT_A_WORD[variable])
+    value = os.environ.get(variable, _WITHOUT_A_WORD)
     if value not in ("0", "1"):
         raise ModelLoadError(f"{variable} is {value!r}; it must be 0 or 1")
     return value == "1"

@@ -22,7 +22,7 @@ from tests.engine.interpreting import mend_interpreter
 mend_interpreter()
 
 ON_GPU = DEVICE.type == "cuda"
-CUTS = Cuts(sizes=(32, 64, 96), least_filled=20, batch_rows=192)
+CUTS = Cuts(sizes=(32, 64, 96), least_filled=20, batch_rows=192, most_filled=99)
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 TOLERANCE, RELATIVE = (0.02, 0.01) if ON_GPU else (2e-5, 0.0)
 """What bfloat16 leaves of a number from 4 on is 0.016 beside it."""

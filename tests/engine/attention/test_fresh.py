@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine.attention.backend import LaneLayout
 from engine.attention.fresh import BATCH_ROWS, SIZES, Batch, Cuts, Run, Shape, fresh_lanes, num_fresh_rows, shapes_of
 
-CUTS = Cuts(sizes=(8, 16, 32), least_filled=6, batch_rows=32)
+CUTS = Cuts(sizes=(8, 16, 32), least_filled=6, batch_rows=32, most_filled=99)
 
 
 def layout_of(lanes: Sequence[tuple[int, int]], masked: frozenset[int] = frozenset()) -> LaneLayout:
@@ -103,6 +103,20 @@ def test_short_lanes_are_taken_where_they_need_no_filling() -> None:
     in_place = fresh_lanes(layout_of([(8, 8), (9, 9), (8, 8)]), cuts)
     assert in_place is not None
     assert shapes_of(in_place) == {Shape(1, 8, False)}
+
+
+def test_lanes_of_many_sizes_are_not_filled_up() -> None:
+    few = Cuts(sizes=(8, 16, 32), least_filled=6, batch_rows=64, most_filled=2)
+
+    both = fresh_lanes(layout_of([(7, 7), (15, 15), (7, 7)]), few)
+    whole = fresh_lanes(layout_of([(7, 7), (15, 15), (16, 16), (31, 31)]), few)
+
+    assert both is not None
+    assert both.is_taken.tolist() == [True, True, True]
+    assert whole is not None
+    assert whole.is_taken.tolist() == [False, False, True, False]
+    assert shapes_of(whole) == {Shape(1, 16, False)}
+    assert fresh_lanes(layout_of([(7, 7), (15, 15), (31, 31)]), few) is None
 
 
 def test_lanes_longer_than_a_window_are_left() -> None:

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from engine.attention.cudnn import CudnnBackend
+from engine.attention.cudnn_library import attend_by_torch
+from engine.attention.fresh import Cuts
 from engine.attention.triton import TritonBackend
 from engine.cuda import prompt_graphs, recordings
 from engine.cuda.decoder import CudaDecoder
@@ -118,12 +121,42 @@ def test_a_step_that_is_filled_up_gives_what_it_gives_alone(
         torch.testing.assert_close(own.float(), their.float(), rtol=1e-4, atol=1e-4 if dtype == torch.float32 else 1)
 
 
+def test_whole_prompts_of_one_length_are_recorded_as_a_batch(device: torch.device, tmp_path: Path) -> None:
+    decoder = make_decoder(tmp_path, device, "qwen3")
+    decoder.backend = CudnnBackend(TritonBackend(), Cuts(sizes=(16,)), attend_by_torch, wanted=1)
+    storage, other = (storage_for(decoder.config, num_pages=11, device=device) for _ in range(2))
+    graphs = PromptGraphs(decoder, storage)
+    answered = []
+
+    def note(inputs: Any) -> torch.Tensor | None:
+        logits = graphs.forward(inputs) if inputs.storage is storage else None
+        if inputs.storage is storage:
+            answered.append(logits is not None)
+        return None if logits is None else logits.clone()
+
+    decoder.recorded = note
+    for first in (0, 40, 90):
+        found, expected = (
+            [Lane(token_ids=list(range(first + at, first + at + 16)), pages=[at * 2 + first % 3]) for at in (0, 1)]
+            for _ in range(2)
+        )
+        run_step(decoder, storage, [(lane, 16) for lane in found])
+        run_step(decoder, other, [(lane, 16) for lane in expected])
+        graphs.rest()
+        for lane, same in zip(found, expected, strict=True):
+            torch.testing.assert_close(lane.logits[-1], same.logits[-1], rtol=1e-4, atol=1e-4)
+    assert answered == [False, True, True]
+    for own, their in zip(storage.paged, other.paged, strict=True):
+        torch.testing.assert_close(own, their, rtol=1e-4, atol=1e-4)
+
+
 def test_the_commonest_kinds_are_recorded_ahead(device: torch.device, tmp_path: Path) -> None:
     decoder = make_decoder(tmp_path, device, "llama")
     storage, other = (storage_for(decoder.config, num_pages=11, device=device) for _ in range(2))
     graphs = PromptGraphs(decoder, storage)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prompt_graphs, "FIRST_SIZES", (2, 24))
+        patch.setattr(prompt_graphs, "FIRST_ROOMS", ((90, 0), (90, 1)))
         graphs.record(most_tokens=4)
     assert [(kind.num_tokens, kind.room) for kind in graphs._graphs] == [(2, 0), (2, 1)]
     lanes, others = ([Lane(token_ids=[4, 5], pages=[7])] for _ in range(2))
@@ -161,7 +194,7 @@ def test_the_variable_says_whether_they_are_recorded(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv(recordings.PROMPTS_VARIABLE, raising=False)
     monkeypatch.delenv(recordings.PROGRAMS_VARIABLE, raising=False)
     assert is_wanted(recordings.PROMPTS_VARIABLE)
-    assert not is_wanted(recordings.PROGRAMS_VARIABLE)
+    assert is_wanted(recordings.PROGRAMS_VARIABLE)
     monkeypatch.setenv(recordings.PROMPTS_VARIABLE, "0")
     assert not is_wanted(recordings.PROMPTS_VARIABLE)
     monkeypatch.setenv(recordings.PROMPTS_VARIABLE, "yes")
