@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def test_make_serve_serves_until_ctrl_c_and_exits_0(model_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # of the `make test` that runs us
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "ARGS"):  # of the `make test` that runs us
         monkeypatch.delenv(name, raising=False)
     port = free_port()
     session = TerminalSession(
