@@ -77,7 +77,7 @@ class Measured:
 
 def measured(results: Path = RESULTS) -> list[Measured]:
     """Files of the H200 that tell what a step takes; in the order of the models' sizes."""
-    found = [_measured(json.loads(path.read_text(encoding="utf-8"))) for path in _files(results, "offline")]
+    found = [_read(path) for path in _files(results, "offline") if not _is_of_prompts(path)]
     known = list(VLLM)
     order = {shape: index for index, shape in enumerate(known)}
     timed = [one for one in found if one is not None and one.widths]
@@ -86,8 +86,8 @@ def measured(results: Path = RESULTS) -> list[Measured]:
 
 def prompts(results: Path = RESULTS) -> list[Measured]:
     """Files of the H200 that tell how long prompts take: of a model those of prompts alone, after enough to warm up."""
-    found = [one for path in _files(results, "offline") if (one := _measured(json.loads(path.read_text("utf-8"))))]
-    alone = [_how_started(one) for one in found if not one.document["widths"]]
+    found = [_read(path) for path in _files(results, "offline") if _is_of_prompts(path)]
+    alone = [_how_started(one) for one in found if one is not None]
     shapes = {one.shape for one in alone}
     greedy = [one for one in measured(results) if not one.document["engine"].get("temperature")]
     rest = [one for one in greedy if one.shape not in shapes]
@@ -100,11 +100,22 @@ def served(results: Path = RESULTS) -> list[Mapping[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in _files(results, "run")]
 
 
+def _is_of_prompts(path: Path) -> bool:
+    """Whether a file tells of prompts alone, whatever else was measured on the way."""
+    return "-prompts" in path.stem
+
+
 def _how_started(one: Measured) -> Measured:
-    """The label says where steps with prompts are not recorded."""
-    if one.document["engine"].get("prompt_graphs"):
-        return one
-    return replace(one, label=f"{one.label}, not recorded")
+    """The label says where steps with prompts are not recorded, and what else attends than our own kernels."""
+    engine = one.document["engine"]
+    label = one.label if engine.get("prompt_graphs") else f"{one.label}, not recorded"
+    if "cudnn" in engine["attention"]:
+        label += ", cuDNN"
+    return replace(one, label=label)
+
+
+def _read(path: Path) -> Measured | None:
+    return _measured(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _files(results: Path, kind: str) -> list[Path]:
