@@ -12,7 +12,7 @@ PORT ?= 8000
 MODEL ?= smollm2-135m
 ARGS ?=
 # Processes that share the files of the test suite: tests wait for servers, so one more than a small machine has cores.
-JOBS ?= 3
+JOBS ?= 2
 PIP_ARGS ?=
 
 export WYE_HOME ?= $(CURDIR)/.wye
@@ -117,8 +117,7 @@ dev: .venv/.installed-dev ## Also what tests and checks need
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed
-	@# Most of it is never imported: compiling it all would take longer than compiling what is.
-	$(INSTALL) --no-compile --group dev
+	$(INSTALL) --group dev
 	@touch $@
 
 clean: ## Remove caches and build products
