@@ -11,7 +11,7 @@ HOST ?= 127.0.0.1
 PORT ?= 8000
 MODEL ?= smollm2-135m
 ARGS ?=
-# Processes that share the files of the test suite: tests wait for servers, so one more than a small machine has cores.
+# Processes that share the files of the test suite.
 JOBS ?= 2
 PIP_ARGS ?=
 
