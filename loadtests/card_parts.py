@@ -182,8 +182,9 @@ def _prompts(setting: Setting) -> list[Case]:
             recorded = {"WYE_PROMPT_GRAPHS": "1"}
             cases.append(_offline(setting, shape, "prompts-recorded", sizes, tell.prompts, recorded))
     if not setting.dry:  # the first ten such steps are not recorded yet
-        long = "--widths 1 --output 64 --prefill 2048 --batch 16 --rounds 9 --warm-up 12 --pages 68496".split()
-        cases.append(_offline(setting, SHAPES[0], "prompts-cudnn", long, tell.prompts))
+        long = ["--widths", "1", "--output", "64", "--prefill", "2048", "--batch", "16", "--pages", "68496"]
+        rounds = ["--rounds", "9", "--warm-up", "12"]
+        cases.append(_offline(setting, SHAPES[0], "prompts-cudnn", [*long, *rounds], tell.prompts))
     return cases
 
 
