@@ -27,8 +27,8 @@ constexpr int kBlockTiles = kKeyBlock / kTile;
 
 // One thread's workspace.
 struct alignas(64) AttendScratch {
-  uint16_t queries[kMaxTaskRows * kMaxHeadDim];
-  uint16_t probs[kMaxTaskRows * kKeyBlock];
+  Input queries[kMaxTaskRows * kMaxHeadDim];
+  Input probs[kMaxTaskRows * kKeyBlock];
   float scores[kMaxTaskRows * kKeyBlock];
   float output[kMaxTaskRows * kMaxHeadDim];
   float total[kMaxTaskRows * kMaxHeadDim];
@@ -135,30 +135,22 @@ inline uint64_t visible_keys(const AttendArgs& args, const AttendTask& task, int
 
 // output [R][C * 16] = output * alpha + probabilities times values, over the tiles of a block.
 template <int R, int C, bool kFetch>
-void add_values(const BlockTiles& tiles, const BlockTiles& ahead, int column, const uint16_t* probs, const float* alpha, float* output,
-                size_t width) {
+void add_values(const BlockTiles& tiles, const BlockTiles& ahead, int column, const Input* probs, const float* alpha,
+                float* output, size_t width) {
   Floats sums[R][C];
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) sums[r][c] = load(output + r * width + c * kTile) * all(alpha[r]);
   for (int tile = 0; tile < tiles.count; ++tile) {
-    const uint16_t* values = tiles.values[tile] + column * kTile;
-    const uint16_t* next = ahead.values[tile] + column * kTile;
+    const uint16_t *values[C], *next = ahead.values[tile] + column * kTile;
+    for (int c = 0; c < C; ++c) values[c] = tiles.values[tile] + (column + c * kTile) * kTile;
     for (int pair = 0; pair < kTile / 2; ++pair) {
-      Pairs weights[C];
+      const size_t place = pair * 2 * kTile;
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) {
-        const int place = c * kTile * kTile + pair * 2 * kTile;
-        weights[c] = load_pairs(values + place);
-        if (kFetch) prefetch(next + place);
-      }
-#pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) {
-        Pairs input = all_pairs(probs + r * kKeyBlock + tile * kTile + 2 * pair);
-#pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) sums[r][c] = dot(sums[r][c], weights[c], input);
-      }
+      for (int c = 0; c < C; ++c)
+        if (kFetch) prefetch(next + c * kTile * kTile + place);
+      add_pair(sums, values, place, probs + tile * kTile + 2 * pair, kKeyBlock);
     }
   }
 #pragma GCC unroll 12
@@ -168,7 +160,7 @@ void add_values(const BlockTiles& tiles, const BlockTiles& ahead, int column, co
 }
 
 template <int R, int C, bool kFetch>
-void add_some_values(const BlockTiles& tiles, const BlockTiles& ahead, int column, const uint16_t* probs,
+void add_some_values(const BlockTiles& tiles, const BlockTiles& ahead, int column, const Input* probs,
                      const float* alpha, float* output, size_t width, int rows) {
   if constexpr (R > 1) {
     if (rows < R) return add_some_values<R - 1, C, kFetch>(tiles, ahead, column, probs, alpha, output, width, rows);
@@ -177,7 +169,7 @@ void add_some_values(const BlockTiles& tiles, const BlockTiles& ahead, int colum
 }
 
 template <int R, int C, bool kFetch>
-void score_some(const BlockTiles& tiles, const BlockTiles& ahead, const uint16_t* queries, int width, int rows,
+void score_some(const BlockTiles& tiles, const BlockTiles& ahead, const Input* queries, int width, int rows,
                 float* out) {
   if constexpr (R > 1) {
     if (rows < R) return score_some<R - 1, C, kFetch>(tiles, ahead, queries, width, rows, out);
@@ -192,7 +184,7 @@ struct Constant {
 
 // scores [rows][64] of a block with C tiles; places of missing tiles are left as they are.
 template <int C>
-void score_tiles(const BlockTiles& tiles, const BlockTiles& ahead, const uint16_t* queries, int width, int num_rows,
+void score_tiles(const BlockTiles& tiles, const BlockTiles& ahead, const Input* queries, int width, int num_rows,
                  float* scores) {
   constexpr int kScoreRows = max_rows_bf16(C);
   alignas(64) float out[kScoreRows * C * kTile];
@@ -200,7 +192,7 @@ void score_tiles(const BlockTiles& tiles, const BlockTiles& ahead, const uint16_
     const int rows = num_rows - row < kScoreRows ? num_rows - row : kScoreRows;
     float* to = scores + row * kKeyBlock;
     float* place = C == kBlockTiles ? to : out;
-    const uint16_t* from = queries + size_t(row) * width;
+    const Input* from = queries + size_t(row) * width;
     if (num_rows <= kFetchRows) {
       score_some<kScoreRows, C, true>(tiles, ahead, from, width, rows, place);
     } else {
@@ -212,7 +204,7 @@ void score_tiles(const BlockTiles& tiles, const BlockTiles& ahead, const uint16_
   }
 }
 
-inline void score_block(const BlockTiles& tiles, const BlockTiles& ahead, const uint16_t* queries, int width,
+inline void score_block(const BlockTiles& tiles, const BlockTiles& ahead, const Input* queries, int width,
                         int num_rows, float* scores) {
   if (attend_tiles(num_rows) == 1) {
     for (int tile = 0; tile < tiles.count; ++tile) {
@@ -239,7 +231,7 @@ inline void add_block(const BlockTiles& tiles, const BlockTiles& ahead, AttendSc
     for (; column + C * kTile <= width; column += C * kTile)
       for (int row = 0; row < num_rows; row += R) {
         const int rows = num_rows - row < R ? num_rows - row : R;
-        const uint16_t* probs = scratch.probs + row * kKeyBlock;
+        const Input* probs = scratch.probs + row * kKeyBlock;
         float* output = scratch.output + size_t(row) * width + column;
         if (num_rows <= kFetchRows) {
           add_some_values<R, C, true>(tiles, ahead, column, probs, scratch.alpha + row, output, width, rows);
@@ -255,7 +247,7 @@ inline void add_block(const BlockTiles& tiles, const BlockTiles& ahead, AttendSc
 // Turns one row's scores of a block into probabilities and its state into the one after the block.
 inline void weigh_row(AttendScratch& scratch, int row, uint64_t visible, int num_tiles) {
   float* scores = scratch.scores + row * kKeyBlock;
-  uint16_t* probs = scratch.probs + row * kKeyBlock;
+  Input* probs = scratch.probs + row * kKeyBlock;
   Floats peaks = all(kNothing), masked[kBlockTiles];
   for (int tile = 0; tile < num_tiles; ++tile) {
     masked[tile] = choose(uint32_t(visible >> (tile * kTile)) & 0xffff, load(scores + tile * kTile), all(kNothing));
@@ -268,7 +260,7 @@ inline void weigh_row(AttendScratch& scratch, int row, uint64_t visible, int num
     Floats weight = power_of_two(masked[tile] - all(peak));
     weight = choose(uint32_t(visible >> (tile * kTile)) & 0xffff, weight, zeros());
     weights = weights + weight;
-    store_bf16(probs + tile * kTile, weight);
+    store_inputs(probs + tile * kTile, weight);
   }
   const float alpha = peak == before ? 1.0f : power_of_two(before - peak);
   scratch.alpha[row] = alpha;
@@ -291,8 +283,8 @@ inline void write_row(const float* total, float weight, int head_dim, float* out
   for (int d = 0; d < head_dim; ++d) out[d] = total[d] * factor;
 }
 
-// Rounds the task's queries, heads of a row one after the other: [M][W] bfloat16, scaled.
-inline void take_queries(const AttendArgs& args, const AttendTask& task, int group, int width, uint16_t* queries) {
+// Rounds the task's queries to bfloat16, heads of a row one after the other: [M][W], scaled.
+inline void take_queries(const AttendArgs& args, const AttendTask& task, int group, int width, Input* queries) {
   const int dim = args.shape.head_dim;
   alignas(64) float scaled[kMaxHeadDim] = {};
   for (int row = 0; row < task.num_rows; ++row)
@@ -301,7 +293,7 @@ inline void take_queries(const AttendArgs& args, const AttendTask& task, int gro
           args.queries + size_t(task.first_row + row) * args.query_stride + size_t(task.kv_head * group + head) * dim;
       for (int d = 0; d < dim; ++d) scaled[d] = from[d] * (args.scale * kLog2OfE);
       for (int d = 0; d < width; d += kTile)
-        store_bf16(queries + size_t(row * group + head) * width + d, load(scaled + d));
+        store_inputs(queries + size_t(row * group + head) * width + d, load(scaled + d));
     }
 }
 

@@ -13,6 +13,9 @@ struct Form {
   // How many tiles of weights a call of `product` likes to work on together when a step has few rows or many.
   int few_tiles, many_tiles;
   size_t scratch_bytes;  // per thread, for `attend`; aligned to 64
+  // Of an input of a product with bfloat16 weights: 2, or 4 where it lies as a float32, rounded to bfloat16, since the
+  // instructions multiply nothing else and splitting a pair for every tile of weights would cost as much as they do.
+  int input_bytes;
 
   // Called by every thread before and after it works through a step.
   void (*enter)();

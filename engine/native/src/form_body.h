@@ -10,8 +10,8 @@ namespace {
 inline void nothing() {}
 
 inline wye::Form vector_form(const char* name, int few_tiles, int many_tiles) {
-  return wye::Form{name,      few_tiles, many_tiles,        sizeof(AttendScratch), nothing,    nothing, norm_rows,
-                   product_by_vectors, rope_rows, attend_by_vectors, merge_spans};
+  return wye::Form{name,    few_tiles, many_tiles, sizeof(AttendScratch), sizeof(Input),     nothing,
+                   nothing, norm_rows, product_by_vectors, rope_rows,     attend_by_vectors, merge_spans};
 }
 
 }  // namespace

@@ -39,16 +39,18 @@ struct Matrix {
   size_t tile_scales() const { return size_t(padded_inputs / kBlock) * kTile; }
 };
 
-// Inputs of one product, a row each: bfloat16 [T][stride], or int8 [T][stride] with a scale [T][stride / 64] and
-// -128 times the sum of each block, which takes the 128 added to the weights out again.
+// Inputs of one product, a row each: [T][stride] numbers of bfloat16, in the form's own memory for them (`Form`), or int8
+// [T][stride] with a scale [T][stride / 64] and -128 times the sum of each block, which takes the 128 added to the
+// weights out again.
 struct Inputs {
   uint8_t* values = nullptr;
   float* scales = nullptr;
   int32_t* offsets = nullptr;
   int stride = 0;
+  int value_bytes = 0;
   bool is_int8 = false;
 
-  size_t row_bytes() const { return size_t(stride) * (is_int8 ? 1 : 2); }
+  size_t row_bytes() const { return size_t(stride) * value_bytes; }
   uint8_t* row(int index) const { return values + index * row_bytes(); }
   float* row_scales(int index) const { return scales + size_t(index) * (stride / kBlock); }
   int32_t* row_offsets(int index) const { return offsets + size_t(index) * (stride / kBlock); }

@@ -26,28 +26,45 @@ constexpr int kGateTiles = 2 * kBlock / kTile;     // tiles whose gates and ups 
 // Into the second cache: lines that are fetched into the first push out what is in use.
 inline void prefetch(const void* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
+// sums [R][C] += one step's part of a pair: inputs at `inputs`, of R rows, times the weights at tiles[c] + place.
+template <int kStep, int R, int C>
+inline void add_products(Floats (&sums)[R][C], const uint16_t* const* tiles, size_t place, const Input* inputs,
+                         size_t stride) {
+  decltype(load_weights<kStep>(tiles[0])) weights[C];
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) weights[c] = load_weights<kStep>(tiles[c] + place);
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+    const auto input = all_inputs<kStep>(inputs + r * stride);
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) sums[r][c] = dot(sums[r][c], weights[c], input);
+  }
+}
+
+// The same for a whole pair.
+template <int R, int C>
+inline void add_pair(Floats (&sums)[R][C], const uint16_t* const* tiles, size_t place, const Input* inputs,
+                     size_t stride) {
+  add_products<0>(sums, tiles, place, inputs, stride);
+  if constexpr (kPairSteps > 1) add_products<1>(sums, tiles, place, inputs, stride);
+}
+
 // out [R][C * 16] = R rows of inputs times C tiles of bfloat16 weights. With kFetch, asks for the same places of C
 // other tiles meanwhile.
 template <int R, int C, bool kFetch>
-void multiply_bf16(const uint16_t* const* tiles, const uint16_t* const* ahead, const uint16_t* inputs, size_t stride, int num_pairs, float* out) {
+void multiply_bf16(const uint16_t* const* tiles, const uint16_t* const* ahead, const Input* inputs, size_t stride,
+                   int num_pairs, float* out) {
   Floats sums[R][C];
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) sums[r][c] = zeros();
   for (int k = 0; k < num_pairs; ++k) {
-    Pairs weights[C];
+    const size_t place = size_t(k) * 2 * kTile;
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) {
-      weights[c] = load_pairs(tiles[c] + size_t(k) * 2 * kTile);
-      if (kFetch) prefetch(ahead[c] + size_t(k) * 2 * kTile);
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) {
-      Pairs input = all_pairs(inputs + r * stride + 2 * k);
-#pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) sums[r][c] = dot(sums[r][c], weights[c], input);
-    }
+    for (int c = 0; c < C; ++c)
+      if (kFetch) prefetch(ahead[c] + place);
+    add_pair(sums, tiles, place, inputs + 2 * k, stride);
   }
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
@@ -128,17 +145,23 @@ int multiply_rows(const Matrix& matrix, const Inputs& inputs, int first_tile, in
       for (int c = 0; c < C; ++c) ahead[c] = tiles[c] + kFetchBytes;
       multiply_bf16<R, C, (R <= kFetchRows)>(
           reinterpret_cast<const uint16_t* const*>(tiles), reinterpret_cast<const uint16_t* const*>(ahead),
-          reinterpret_cast<const uint16_t*>(inputs.row(first_row)), inputs.stride, matrix.padded_inputs / 2, out);
+          reinterpret_cast<const Input*>(inputs.row(first_row)), inputs.stride, matrix.padded_inputs / 2, out);
     }
   }
   return R;
 }
 
+// The last two calls for a group of rows share what is left: one that gets few waits for its sums.
+constexpr int rows_at_once(int rows_left, int most) {
+  return rows_left > most && rows_left < 2 * most ? (rows_left + 1) / 2 : rows_left;
+}
+
 template <int C>
 int multiply_vectors(const Matrix& matrix, const Inputs& inputs, int first_tile, int first_row, int num_rows,
                      float* out) {
-  if (matrix.is_int8) return multiply_rows<max_rows_int8(C), C>(matrix, inputs, first_tile, first_row, num_rows, out);
-  return multiply_rows<max_rows_bf16(C), C>(matrix, inputs, first_tile, first_row, num_rows, out);
+  constexpr int kInt8 = max_rows_int8(C), kBf16 = max_rows_bf16(C);
+  if (matrix.is_int8) return multiply_rows<kInt8, C>(matrix, inputs, first_tile, first_row, num_rows, out);
+  return multiply_rows<kBf16, C>(matrix, inputs, first_tile, first_row, rows_at_once(num_rows, kBf16), out);
 }
 
 // Computes some rows of num_tiles <= 4 tiles into out [rows][num_tiles * 16]; returns how many rows.
@@ -166,8 +189,8 @@ inline void rotate_block(const float* values, Floats (&parts)[kBlock / kTile]) {
 inline void write_block(const Inputs& inputs, int row, int block, const float* values) {
   uint8_t* place = inputs.row(row);
   if (!inputs.is_int8) {
-    uint16_t* out = reinterpret_cast<uint16_t*>(place) + block * kBlock;
-    for (int k = 0; k < kBlock; k += kTile) store_bf16(out + k, load(values + k));
+    Input* out = reinterpret_cast<Input*>(place) + block * kBlock;
+    for (int k = 0; k < kBlock; k += kTile) store_inputs(out + k, load(values + k));
     return;
   }
   Floats parts[kBlock / kTile];
@@ -213,13 +236,10 @@ inline void finish_rows(const ProductArgs& args, const float* products, int firs
   }
 }
 
-// Gated tiles alternate: gate, up, gate, up. Makes num_tiles / 2 tiles of silu(gate) * up.
-inline void gate_rows(const float* products, int num_rows, int num_tiles, float* gated, int gated_stride) {
+// Makes one tile of silu(gate) * up [num_rows][kBlock] of two with rows of `stride` floats.
+inline void gate_rows(const float* gate, const float* up, int stride, int num_rows, float* gated) {
   for (int r = 0; r < num_rows; ++r)
-    for (int c = 0; c < num_tiles; c += 2) {
-      const float* gate = products + (size_t(r) * num_tiles + c) * kTile;
-      store(gated + r * gated_stride + c / 2 * kTile, silu(load(gate)) * load(gate + kTile));
-    }
+    store(gated + r * kBlock, silu(load(gate + size_t(r) * stride)) * load(up + size_t(r) * stride));
 }
 
 // `multiply(first_tile, num_tiles, first_row, num_rows, out)` computes some rows and returns how many.
@@ -243,9 +263,17 @@ void product_with(const ProductArgs& args, const ProductPart& part, int group, M
     int first_tile = part.first_tile + tile;
     for (int row = 0; row < part.num_rows;) {
       int first = part.first_row + row, rows = 0;
+      // Gates and ups alternate.
       for (int c = 0; c < kGateTiles; c += group) {
         rows = multiply(first_tile + c, group, first, part.num_rows - row, products);
-        gate_rows(products, rows, group, gated + c / 2 * kTile, kBlock);
+        if (group == 1) {
+          float* ups = products + kMaxRows * kTile;
+          multiply(first_tile + ++c, 1, first, part.num_rows - row, ups);
+          gate_rows(products, ups, kTile, rows, gated + c / 2 * kTile);
+          continue;
+        }
+        for (int i = 0; i < group; i += 2)
+          gate_rows(products + i * kTile, products + (i + 1) * kTile, group * kTile, rows, gated + (c + i) / 2 * kTile);
       }
       for (int r = 0; r < rows; ++r) write_block(*args.gated, first + r, first_tile / kGateTiles, gated + r * kBlock);
       row += rows;
@@ -253,15 +281,18 @@ void product_with(const ProductArgs& args, const ProductPart& part, int group, M
   }
 }
 
+// How many tiles of gates and ups are worked on together: as many as let all rows go through in one pass over the
+// weights, else as many as most rows go with.
+inline int gate_group(bool is_int8, int num_rows) {
+  auto most = [is_int8](int tiles) { return is_int8 ? max_rows_int8(tiles) : max_rows_bf16(tiles); };
+  if (num_rows <= most(4)) return 4;
+  if (num_rows <= most(2)) return 2;
+  return 2 * most(2) < most(1) ? 1 : most(4) > 1 ? 4 : 2;
+}
+
 inline void product_by_vectors(const ProductArgs& args, const ProductPart& part) {
   int group = part.num_tiles < kMaxGroup ? part.num_tiles : kMaxGroup;
-  if (args.finish == Finish::kGate) {
-    // Few tiles when that lets all rows be multiplied in one pass over the weights.
-    const bool is_int8 = args.matrix->is_int8;
-    const int rows_of_four = is_int8 ? max_rows_int8(4) : max_rows_bf16(4);
-    const int rows_of_two = is_int8 ? max_rows_int8(2) : max_rows_bf16(2);
-    group = part.num_rows > rows_of_four && part.num_rows <= rows_of_two ? 2 : rows_of_four > 1 ? 4 : 2;
-  }
+  if (args.finish == Finish::kGate) group = gate_group(args.matrix->is_int8, part.num_rows);
   product_with(args, part, group,
                [&](int first_tile, int num_tiles, int first_row, int num_rows, float* out) {
                  return multiply_by_vectors(*args.matrix, *args.inputs, first_tile, num_tiles, first_row, num_rows, out);

@@ -121,26 +121,41 @@ inline void store_bf16(uint16_t* p, Floats x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
 }
 
-// Pairs of bfloat16, split into floats: 16 of weights, or one input pair in every place.
-struct Pairs {
-  __m256 low_a, high_a, low_b, high_b;
-};
-inline __m256 low_half(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
-inline __m256 high_half(__m256i pairs) {
-  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(int32_t(0xffff0000))));
+// Inputs are floats, rounded to bfloat16.
+using Input = float;
+inline void store_inputs(Input* p, Floats x) {
+  uint16_t rounded[16];
+  store_bf16(rounded, x);
+  store(p, load_bf16(rounded));
 }
-inline Pairs load_pairs(const uint16_t* p) {
-  __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16));
-  return {low_half(a), high_half(a), low_half(b), high_half(b)};
+
+// What is multiplied at once, one half of a pair after the other: 16 weights, or one input in every place. A
+// pair's weights are loaded twice and products are written out, so that six rows' sums stay in registers: compilers keep
+// the pair, overwrite the input, copy sums about, and move some of them to memory and back.
+constexpr int kPairSteps = 2;
+template <int kStep>
+inline Floats load_weights(const uint16_t* p) {
+  auto half = [](const uint16_t* q) {
+    if constexpr (kStep == 0) {
+      __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q));
+      return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+    } else {
+      __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(int32_t(0xffff0000))), high;
+      asm("vandps %2, %1, %0" : "=x"(high) : "x"(mask), "m"(*reinterpret_cast<const __m256*>(q)));
+      return high;
+    }
+  };
+  return {half(p), half(p + 16)};
 }
-inline Pairs all_pairs(const uint16_t* p) {
-  __m256i pair = _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(p));
-  return {low_half(pair), high_half(pair), low_half(pair), high_half(pair)};
+template <int kStep>
+inline __m256 all_inputs(const Input* p) { return _mm256_broadcast_ss(p + kStep); }
+inline void add_product(__m256& sum, __m256 weights, __m256 input) {
+  asm("vfmadd231ps %1, %2, %0" : "+x"(sum) : "x"(weights), "x"(input));
 }
-inline Floats dot(Floats sum, Pairs w, Pairs x) {
-  return {_mm256_fmadd_ps(w.high_a, x.high_a, _mm256_fmadd_ps(w.low_a, x.low_a, sum.a)),
-          _mm256_fmadd_ps(w.high_b, x.high_b, _mm256_fmadd_ps(w.low_b, x.low_b, sum.b))};
+inline Floats dot(Floats sum, Floats weights, __m256 input) {
+  add_product(sum.a, weights.a, input);
+  add_product(sum.b, weights.b, input);
+  return sum;
 }
 
 // Weights have 128 added in memory; it is taken off as they are loaded, since this instruction set only multiplies
@@ -167,7 +182,7 @@ inline Ints dot(Ints sum, Quads w, Quads x) {
 }
 
 // Most rows of accumulators that fit the 16 registers beside weights, for a number of tiles.
-constexpr int max_rows_bf16(int tiles) { return tiles == 1 ? 4 : tiles == 2 ? 2 : 1; }
+constexpr int max_rows_bf16(int tiles) { return tiles == 1 ? 6 : tiles == 2 ? 2 : 1; }
 constexpr int max_rows_int8(int tiles) { return tiles == 1 ? 3 : 1; }
 // Most tiles that go through attention together: weights of one tile, split for some rows at once, cost less than an
 // input split again for every group of rows.

@@ -66,12 +66,19 @@ inline void store_bf16(uint16_t* p, Floats a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a.v)));
 }
 
-// Pairs of bfloat16: 16 of weights, or one input pair in every place.
+// Inputs stay pairs of bfloat16.
+using Input = uint16_t;
+inline void store_inputs(Input* p, Floats x) { store_bf16(p, x); }
+
+// What is multiplied at once, all of a pair: 16 pairs of weights, or one pair of inputs in every place.
+constexpr int kPairSteps = 1;
 struct Pairs {
   __m512bh v;
 };
-inline Pairs load_pairs(const uint16_t* p) { return {reinterpret_cast<__m512bh>(_mm512_loadu_si512(p))}; }
-inline Pairs all_pairs(const uint16_t* p) {
+template <int>
+inline Pairs load_weights(const uint16_t* p) { return {reinterpret_cast<__m512bh>(_mm512_loadu_si512(p))}; }
+template <int>
+inline Pairs all_inputs(const Input* p) {
   return {reinterpret_cast<__m512bh>(_mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)))};
 }
 inline Floats dot(Floats sum, Pairs weights, Pairs inputs) { return {_mm512_dpbf16_ps(sum.v, weights.v, inputs.v)}; }
@@ -85,18 +92,25 @@ inline void store_bf16(uint16_t* p, Floats a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
 
-struct Pairs {
-  __m512 low, high;
-};
-inline Pairs split(__m512i pairs) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
-          _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(int32_t(0xffff0000))))};
+// Inputs are floats, rounded to bfloat16.
+using Input = float;
+inline void store_inputs(Input* p, Floats x) {
+  uint16_t rounded[16];
+  store_bf16(rounded, x);
+  store(p, load_bf16(rounded));
 }
-inline Pairs load_pairs(const uint16_t* p) { return split(_mm512_loadu_si512(p)); }
-inline Pairs all_pairs(const uint16_t* p) { return split(_mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p))); }
-inline Floats dot(Floats sum, Pairs weights, Pairs inputs) {
-  return {_mm512_fmadd_ps(weights.high, inputs.high, _mm512_fmadd_ps(weights.low, inputs.low, sum.v))};
+
+// What is multiplied at once, one half of a pair after the other: 16 weights, or one input in every place.
+constexpr int kPairSteps = 2;
+template <int kStep>
+inline Floats load_weights(const uint16_t* p) {
+  __m512i pairs = _mm512_loadu_si512(p);
+  if (kStep == 0) return {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))};
+  return {_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(int32_t(0xffff0000))))};
 }
+template <int kStep>
+inline Floats all_inputs(const Input* p) { return {_mm512_set1_ps(p[kStep])}; }
+inline Floats dot(Floats sum, Floats weights, Floats inputs) { return fma(weights, inputs, sum); }
 #endif
 
 #if defined(__AVX512VNNI__)

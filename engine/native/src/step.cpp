@@ -48,9 +48,10 @@ Split split_product(const Form& form, const Matrix& matrix, const Inputs& inputs
   return split;
 }
 
-Inputs place_inputs(Arena& memory, int rows, int width, bool is_int8) {
+Inputs place_inputs(const Form& form, Arena& memory, int rows, int width, bool is_int8) {
   Inputs inputs;
   inputs.stride = round_up(width, kBlock);
+  inputs.value_bytes = is_int8 ? 1 : form.input_bytes;
   inputs.is_int8 = is_int8;
   const size_t all = size_t(rows + kSpareRows), blocks = inputs.stride / kBlock;
   const size_t values = all * inputs.row_bytes();
@@ -117,8 +118,8 @@ void Stepper::grow(int num_rows) {
   narrow_.resize(model_.team.size());
   const int width = std::max(dims.hidden_size, dims.attended());
   for (int thread = 0; thread < model_.team.size(); ++thread)
-    narrow_[thread] = place_inputs(input_memory_[thread], thread == 0 ? rows : kPrivateRows, width, model_.is_int8);
-  gated_ = place_inputs(input_memory_.back(), rows, dims.intermediate_size, model_.is_int8);
+    narrow_[thread] = place_inputs(model_.form, input_memory_[thread], thread == 0 ? rows : kPrivateRows, width, model_.is_int8);
+  gated_ = place_inputs(model_.form, input_memory_.back(), rows, dims.intermediate_size, model_.is_int8);
   capacity_ = rows;
 }
 
