@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Sequence
@@ -95,32 +96,16 @@ class ScriptGeneration:
         self._num_pending = num_pending
         self._num_cached = 0
         self._num_counted = 0
-        self._is_stepping = False
+        self._turn = asyncio.Lock()
         self._num_known = 0
         self._has_ended = False
         scope.steppers.add(self)
 
     async def step(self, n: int = 1, *, choose: int | None = None) -> ScriptStep:
-        """Goes on to the next token, or to the n-th from here."""
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_STEPS:
-            raise invalid(f"n must be a whole number from 1 to {MAX_STEPS}")
-        self._check_free()
-        if choose is not None:
-            self._choose(choose)
-        self._is_stepping = True
-        self._know(0)
-        try:
-            found = await self._stepped.step(n)
-        except InvalidRequest as error:
-            raise fault("constraint_invalid", error.message) from error
-        finally:
-            self._is_stepping = False
-        self._count()
-        if found.finish_reason == "abort":
-            raise EngineStopped("the engine gave a generation up")
-        if found.finish_reason is not None:
-            await self.aclose()
-        return ScriptStep(self._scope, found.token_id, found.finish_reason, found.distribution)
+        """Goes on to the next token, or to the n-th from here; calls at once take their turns."""
+        _check_number(n)
+        async with self._turn:
+            return await self._step(n, choose)
 
     async def steps(self, taken: int, n: int = 1, *, choose: int | None = None, choices: int = 0) -> list[ScriptStep]:
         """Goes on as `step` does, and tells of what is known behind that: of the known the script took so many before.
@@ -128,31 +113,36 @@ class ScriptGeneration:
         The calls that are spared by that count as if they had been made: a `step` for each of those taken, and a
         `choose` as often as the script chose what it was shown.
         """
-        self._take(taken, _whole(taken, "taken") + _whole(choices, "choices"))
-        step = await self.step(n, choose=choose)
-        if step.finished:
-            return [step]
-        scope = self._scope
-        # With each step that it knows the script may choose too, and it may go through other generations beside: when
-        # it says what it took, a limit must not have been passed.
-        left = min(scope.guard.decode_left, scope.guard.calls_left // 2) - scope.num_known
-        known = self._stepped.known(max(left // len(scope.steppers) - 1, 0))
-        self._know(len(known))
-        return [step, *(ScriptStep(scope, one.token_id, None, one.distribution) for one in known)]
+        async with self._turn:
+            self._take(taken, _whole(taken, "taken") + _whole(choices, "choices"))
+            _check_number(n)
+            step = await self._step(n, choose)
+            if step.finished:
+                return [step]
+            scope = self._scope
+            # With each step that it knows the script may choose too, and it may go through other generations beside:
+            # when it says what it took, a limit must not have been passed.
+            left = min(scope.guard.decode_left, scope.guard.calls_left // 2) - scope.num_known
+            known = self._stepped.known(max(left // len(scope.steppers) - 1, 0))
+            self._know(len(known))
+            return [step, *(ScriptStep(scope, one.token_id, None, one.distribution) for one in known)]
 
     async def take(self, taken: int, choices: int = 0, choose: int | None = None) -> None:
         """The script took so many of the known, has chosen what comes next perhaps, and turns to something else."""
-        self._take(taken, _whole(taken, "taken") + _whole(choices, "choices") - 1)
-        self._know(0)
-        self._count()
-        if choose is not None:
-            self._choose(choose)
+        async with self._turn:
+            self._take(taken, _whole(taken, "taken") + _whole(choices, "choices") - 1)
+            self._know(0)
+            self._count()
+            if choose is not None:
+                self._choose(choose)
 
     def settle(self, taken: object, choices: object) -> None:
         """The script has ended, and took so many of the known before; called where the run goes on for a moment.
 
-        What is no such number is left to `aclose`.
+        What is no such number, and what is said while a call is under way, is left to `aclose`.
         """
+        if self._turn.locked():
+            return
         with contextlib.suppress(RunEnded, ValueError):
             self._take(taken, _whole(taken, "taken") + _whole(choices, "choices"))
             self._know(0)
@@ -160,12 +150,15 @@ class ScriptGeneration:
 
     async def choose(self, token: int) -> None:
         """Says which token comes next."""
-        self._choose(token)
+        async with self._turn:
+            self._choose(token)
 
     async def ban(self, tokens: Sequence[int]) -> None:
         """Forbids tokens for the rest of the generation."""
-        self._stepped.ban(token_ids(tokens, "tokens"))
-        self._know(0)
+        banned = token_ids(tokens, "tokens")
+        async with self._turn:
+            self._stepped.ban(banned)
+            self._know(0)
 
     async def stop(self) -> None:
         """Ends it; a token that was chosen is taken, one that was only shown is not."""
@@ -190,19 +183,29 @@ class ScriptGeneration:
             with contextlib.suppress(RunEnded):
                 self._count()
 
+    async def _step(self, n: int, choose: int | None) -> ScriptStep:
+        if choose is not None:
+            self._choose(choose)
+        self._know(0)
+        try:
+            found = await self._stepped.step(n)
+        except InvalidRequest as error:
+            raise fault("constraint_invalid", error.message) from error
+        self._count()
+        if found.finish_reason == "abort":
+            raise EngineStopped("the engine gave a generation up")
+        if found.finish_reason is not None:
+            await self.aclose()
+        return ScriptStep(self._scope, found.token_id, found.finish_reason, found.distribution)
+
     def _choose(self, token: int) -> None:
         if isinstance(token, bool) or not isinstance(token, int):
             raise invalid("token must be a token id")
         self._stepped.choose(token)
         self._know(0)
 
-    def _check_free(self) -> None:
-        if self._is_stepping:
-            raise invalid("the generation is stepping already: await that first")
-
     def _take(self, taken: object, num_calls: int) -> None:
         """Takes so many of the known, and counts calls that were spared."""
-        self._check_free()
         count = _whole(taken, "taken")
         if count > self._num_known:
             raise invalid(f"only {self._num_known} steps are known")
@@ -223,6 +226,11 @@ class ScriptGeneration:
         self._num_cached = num_cached
         num_new, self._num_counted = usage.num_completion_tokens - self._num_counted, usage.num_completion_tokens
         guard.count_decode(num_new)
+
+
+def _check_number(n: object) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_STEPS:
+        raise invalid(f"n must be a whole number from 1 to {MAX_STEPS}")
 
 
 def _whole(count: object, name: str) -> int:

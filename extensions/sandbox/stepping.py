@@ -3,7 +3,8 @@
 The engine computes ahead while the script decides, as if it took each token that it is shown, and tells of several
 steps together. Here they wait inside the sandbox: the script goes through them at the price of a call of its own, and
 the server is called when they run out, or when the script wants something else; then it is told how many were taken,
-and how often the script chose what it was shown, which takes no call here either.
+and how often the script chose what it was shown, which takes no call here either. Of calls at once each is a call of
+the server, where they take their turns, and what the last of them brought is what is known.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class wye_Generation:
         self.wye_known = []
         self.wye_taken = 0
         self.wye_choices = 0
+        self.wye_asked = 0
+        self.wye_answered = 0
 
     def __repr__(self):
         return f"{{self.wye_on!r}}"
@@ -58,11 +61,16 @@ class wye_Generation:
         choices, self.wye_choices = self.wye_choices, 0
         if choose is None:
             choose = self.wye_chosen
+        self.wye_chosen = None
+        self.wye_asked += 1
+        turn = self.wye_asked
         steps = await self.wye_on.steps(taken, n, choose=choose, choices=choices)
-        self.wye_shown, self.wye_chosen, self.wye_known = steps[0], None, steps[1:]
-        if self.wye_shown.finished:
+        if steps[0].finished:
             wye_stepped.pop(wye_id(self.wye_on), None)
-        return self.wye_shown
+        if turn == self.wye_asked:
+            self.wye_answered = turn
+            self.wye_shown, self.wye_known = steps[0], steps[1:]
+        return steps[0]
 
     async def choose(self, token):
         if self.wye_chosen is None and self.wye_shows(token):
@@ -83,7 +91,9 @@ class wye_Generation:
 
     def wye_shows(self, token):
         shown = self.wye_shown
-        return shown is not None and not shown.finished and wye_type(token) is wye_int and token == shown.token
+        if shown is None or shown.finished or self.wye_asked != self.wye_answered:
+            return False
+        return wye_type(token) is wye_int and token == shown.token
 
     async def wye_settle(self):
         taken, self.wye_taken, self.wye_known = self.wye_taken, 0, []

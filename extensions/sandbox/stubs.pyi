@@ -201,6 +201,7 @@ class Generation:
 
         With `n` above 1 the sampler takes the tokens between; what is shown is the last of the n. `choose` is
         `await gen.choose(token)` before it, in the same call: the quick form of a loop that decides on every token.
+        Calls at once take their turns, in the order in which they were made.
         """
 
     async def choose(self, token: int) -> None:

@@ -98,8 +98,18 @@ await other.stop()
 await gen.stop()
 return [seen, ctx.length, other_ctx.length]
 """
+AT_ONCE = """
+for number in range(12):
+    for one in await asyncio.gather(gen.step(), gen.step(), gen.step()):
+        seen.append(one.token)
+    for _ in range(number % 3):
+        step = await gen.step()
+        seen.append(step.token)
+await gen.stop()
+return [seen, ctx.length]
+"""
 BODIES = [
-    *(TAKES_ALL, CHOOSES_ALL, CHOOSES_ANOTHER, CHANGES_ITS_MIND, FORBIDS, GOES_FURTHER, TWO),
+    *(TAKES_ALL, CHOOSES_ALL, CHOOSES_ANOTHER, CHANGES_ITS_MIND, FORBIDS, GOES_FURTHER, TWO, AT_ONCE),
     *(body.format(count=count) for body in (STOPS, LEAVES) for count in (17, 18, 19, 50)),
 ]
 
@@ -123,6 +133,24 @@ async def test_a_script_sees_and_uses_what_it_would_if_it_asked_for_every_step(
     assert known.result == asked.result
     assert known.usage.num_completion_tokens == asked.usage.num_completion_tokens
     assert known.usage.num_host_calls == asked.usage.num_host_calls
+
+
+async def test_a_strict_path_that_allows_steps_allows_those_that_are_known(
+    real: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, asked = await both(real, TAKES_ALL, monkeypatch, strict_path="host")
+    assert known.result == asked.result
+    assert (known.exec_path, known.exec_reason) == (asked.exec_path, asked.exec_reason)
+    with pytest.raises(ScriptError, match="strict_path allows device"):
+        await real.run(main_of(BEGIN + TAKES_ALL), strict_path="device")
+
+
+async def test_calls_at_once_take_their_turns(real: Stage) -> None:
+    at_once = await real.run(main_of(BEGIN + AT_ONCE))
+    in_turn = AT_ONCE.replace(
+        "await asyncio.gather(gen.step(), gen.step(), gen.step())", "[await gen.step() for _ in range(3)]"
+    )
+    assert at_once.result == (await real.run(main_of(BEGIN + in_turn))).result
 
 
 async def test_the_server_is_called_for_few_of_the_steps(real: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
