@@ -9,6 +9,7 @@ import psutil
 import torch
 
 from engine.config import EngineConfig, KVFormat
+from engine.container import free_memory, processor_share
 from engine.errors import ModelLoadError
 from engine.kv.storage import KVStorage
 from engine.models.config import ModelConfig
@@ -97,11 +98,13 @@ def place(config: EngineConfig, model: ModelConfig | None = None) -> Placement:
 
 
 def usable_cores() -> int:
-    """Cores this process may use."""
+    """Cores this process may use all the time: threads of a step wait for each other."""
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except AttributeError:  # only Linux has affinities
-        return os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+    share = processor_share()
+    return cores if share is None else max(min(cores, int(share)), 1)
 
 
 def context_length(config: EngineConfig, model: ModelConfig) -> int:
@@ -165,7 +168,8 @@ def _spare_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free * CUDA_POOL_SHARE)
-    return min(int(psutil.virtual_memory().available * CPU_POOL_SHARE), MAX_CPU_POOL_BYTES)
+    free, allowed = psutil.virtual_memory().available, free_memory()
+    return min(int((free if allowed is None else min(free, allowed)) * CPU_POOL_SHARE), MAX_CPU_POOL_BYTES)
 
 
 def _device(name: str) -> torch.device:

@@ -20,7 +20,9 @@ if os.environ.get("WYE_TEST_DEVICE", "cuda" if torch.cuda.is_available() else "c
 else:
     os.environ["WYE_TEST_DEVICE"] = "cuda"
 
-torch.set_num_threads(1)  # the suite's processes share the cores already; engines have threads of their own
+# The suite's processes share the cores already: threads that wait for each other would wait for those of another one.
+torch.set_num_threads(1)
+os.environ.setdefault("WYE_THREADS", "1")
 
 settings.register_profile("wye", deadline=None)  # tests say what is right, not how fast a busy machine is
 settings.load_profile("wye")

@@ -256,7 +256,12 @@ def serve(
     ] = False,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads of a CPU step. Default: the cores we may use.", rich_help_panel=_ENGINE),
+        typer.Option(
+            min=1,
+            envvar="WYE_THREADS",
+            help="Threads of a CPU step. Default: the cores we may use.",
+            rich_help_panel=_ENGINE,
+        ),
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     token: TokenOption = None,

@@ -16,6 +16,7 @@ BESIDE_SETTINGS = frozenset(
         "WYE_KV_DTYPE",
         "WYE_KV_HOST_BYTES",
         "WYE_STEP",
+        "WYE_THREADS",
         "WYE_URL",
         "WYE_WEIGHTS",
         # Clients, in what a started server shows to paste.

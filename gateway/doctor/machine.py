@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from engine.container import memory_limit, processor_share
 from gateway.doctor.report import Finding, Report
 
 _FEATURES = {
@@ -25,7 +26,6 @@ _FEATURES = {
 }
 _CPUINFO = Path("/proc/cpuinfo")
 _MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def examine_machine(report: Report) -> None:
@@ -64,10 +64,8 @@ def _examine_processor(report: Report) -> None:
 
 
 def _quota() -> str:
-    words = _read(_CGROUP / "cpu.max").split()
-    if len(words) == 2 and words[0] != "max":
-        return f", the container gets the time of {int(words[0]) / int(words[1]):.1f}"
-    return ""
+    share = processor_share()
+    return "" if share is None else f", the container gets the time of {share:.1f}"
 
 
 def _examine_memory(report: Report) -> None:
@@ -80,9 +78,9 @@ def _examine_memory(report: Report) -> None:
     if "MemTotal" in kib:
         facts["total"] = f"{kib['MemTotal'] / 2**20:.1f} GiB"
         facts["available"] = f"{kib.get('MemAvailable', 0) / 2**20:.1f} GiB"
-    limit = _read(_CGROUP / "memory.max").strip()
-    if limit.isdigit():
-        facts["limit of the container"] = f"{int(limit) / 2**30:.1f} GiB"
+    limit = memory_limit()
+    if limit is not None:
+        facts["limit of the container"] = f"{limit / 2**30:.1f} GiB"
     report.add("memory", facts or {"total": "unknown"})
 
 
