@@ -23,6 +23,7 @@ else:
 # The suite's processes share the cores already: threads that wait for each other would wait for those of another one.
 torch.set_num_threads(1)
 os.environ.setdefault("WYE_THREADS", "1")
+pytest.MonkeyPatch().setattr("engine.resolve.processor_share", lambda: 1.0)
 
 settings.register_profile("wye", deadline=None)  # tests say what is right, not how fast a busy machine is
 settings.load_profile("wye")

@@ -13,6 +13,7 @@ from extensions.errors import RunCancelled, ScriptError, ScriptLimitExceeded
 from extensions.output import GenerateOptions
 from extensions.programs.request import EventEmitted, ProgramUsage
 from extensions.programs.stepping import ScriptGeneration
+from extensions.programs.world import World
 from extensions.sandbox import script
 from extensions.sandbox.guessing import GUESSING
 from extensions.sandbox.stepping import STEPPING
@@ -39,9 +40,10 @@ FALLS_WITH_ANOTHER = """
 async def more():
     for _ in range(3):
         await gen.step()
+    await lm.emit_event('stepped', 3)
     await lm.sleep(30)
 async def fails():
-    await lm.sleep(0.05)
+    await lm.receive()
     raise ValueError('too late')
 await asyncio.gather(more(), fails())
 """
@@ -55,10 +57,27 @@ def trustful(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stepping, "CONFIDENT", 2)
 
 
+class Signal:
+    """An input that comes once the script has emitted something."""
+
+    def __init__(self) -> None:
+        self.emitted = asyncio.Event()
+
+    async def receive(self, timeout_s: float | None) -> bytes:
+        """Waits for that."""
+        await self.emitted.wait()
+        return b"null"
+
+
 async def ended(stage: Stage, source: str, **options: Any) -> tuple[str, ProgramUsage]:
     """How a script ends, and what it used."""
+    signal = Signal()
+    stage.world = World(inbox=signal)
     run = await stage.start(source, **options)
     try:
+        async for event in run:
+            if isinstance(event, EventEmitted):
+                signal.emitted.set()
         told = str((await run.result()).result)
     except (ScriptError, ScriptLimitExceeded) as error:
         told = str(error)
