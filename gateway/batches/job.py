@@ -23,6 +23,7 @@ from gateway.state.batch_records import Batch, Place, Status
 from gateway.state.file_bytes import Draft, FileBytes
 from gateway.state.files import FileRecord, new_file_id
 from gateway.state.leases import Lease, LeaseLost
+from gateway.state.tasks import end_task
 
 log = logging.getLogger(__name__)
 
@@ -241,5 +242,4 @@ async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        await end_task(task)

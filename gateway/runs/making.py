@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Literal
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
 
 from engine.errors import EngineStopped
 from extensions.errors import RunCancelled, ScriptCrashed
@@ -22,6 +22,7 @@ from gateway.runs.outbox import Outbox
 from gateway.runs.telling import Teller
 from gateway.sse import close_shielded
 from gateway.state.run_store import RunStore
+from gateway.state.tasks import end_task
 from gateway.tenancy.payer import Payer
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ _CUT_OFF = (RunCancelled, ScriptCrashed, EngineStopped)
 GOES_ON = "The server is shutting down. The run goes on, and its events can be read."
 """What those are told who read a run that has been handed over."""
 
-Revive = Callable[[str, RunJournal, Payer], Awaitable[ProgramRun]]
+Revive = Callable[[str, RunJournal, Payer], Coroutine[Any, Any, ProgramRun]]
 """Has a run begin again from its journal."""
 
 
@@ -226,16 +227,20 @@ class Making:
             await close_shielded(self._work.run)
         return True
 
-    async def _revived(self, reviving: Awaitable[ProgramRun]) -> ProgramRun | None:
+    async def _revived(self, reviving: Coroutine[Any, Any, ProgramRun]) -> ProgramRun | None:
         """Waits for a run that begins again; None if somebody ends it before."""
-        begun, ended = asyncio.ensure_future(reviving), asyncio.create_task(self._ending.wait())
+        begun, ended = asyncio.create_task(reviving), asyncio.create_task(self._ending.wait())
+        has_begun = False
         try:
             await asyncio.wait({begun, ended}, return_when=asyncio.FIRST_COMPLETED)
-            return await begun if begun.done() else None
+            has_begun = begun.done()
         finally:
-            for task in (begun, ended):
-                task.cancel()
-            await asyncio.gather(begun, ended, return_exceptions=True)
+            await end_task(ended)
+            if not has_begun:
+                await end_task(begun)
+                if not begun.cancelled() and begun.exception() is None:
+                    await close_shielded(begun.result())
+        return await begun if has_begun else None
 
     async def _has_ended_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):

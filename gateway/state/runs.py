@@ -10,6 +10,7 @@ from typing import Any
 from gateway.errors import StoreUnavailable
 from gateway.lifecycle import Lifecycle
 from gateway.state.store import ResponseStore
+from gateway.state.tasks import end_task
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +79,7 @@ class BackgroundRuns:
         """Ends all of them. Idempotent."""
         for response_id in list(self._tasks):
             await self.cancel(response_id)
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.wait([self._beating])
+        await end_task(self._beating)
 
     async def _run(self, response_id: str, work: Coroutine[Any, Any, None]) -> None:
         assert self._store is not None

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from gateway.errors import QuotaStoreUnavailable
 from gateway.state import admit_scripts
+from gateway.state.tasks import end_task
 from gateway.state.tenancy import PREFIX
 from gateway.tenancy.keys import PresentedKey
 from gateway.tenancy.tickets import Ticket
@@ -99,13 +100,11 @@ class Gate:
 
     async def aclose(self) -> None:
         """Waits a moment for what is being settled, then gives it up. Idempotent."""
-        if self._beating is not None:
-            self._beating.cancel()
+        await end_task(self._beating)
         if self._unsettled:
             await asyncio.wait(self._unsettled, timeout=2.0)
-        for task in self._unsettled:
-            task.cancel()
-        await asyncio.gather(*self._unsettled, return_exceptions=True)
+        for task in list(self._unsettled):
+            await end_task(task)
 
     async def settled(self) -> None:
         """Waits until all that has ended is settled."""

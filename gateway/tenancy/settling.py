@@ -7,7 +7,6 @@ While Redis is away an engine goes on with what it has been granted, and tenants
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
@@ -20,6 +19,7 @@ from engine.request import EngineInfo
 from engine.stats import AccountCharge
 from gateway.errors import QuotaStoreUnavailable
 from gateway.state.quotas import QuotaStore, Report, Settled
+from gateway.state.tasks import end_task
 from gateway.state.tenancy import TenancyStore
 from gateway.tenancy.limits import TenantLimits
 from gateway.tenancy.principal import TENANT_MARK
@@ -104,11 +104,8 @@ class Settler:
 
     async def aclose(self) -> None:
         """Settles no more. Idempotent."""
-        if self._running is not None:
-            self._running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._running
-            self._running = None
+        running, self._running = self._running, None
+        await end_task(running)
 
     async def beat(self) -> bool:
         """One heartbeat; false if there is no engine, or another process settles for it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -20,6 +21,7 @@ from extensions.journal.entries import Entry
 from gateway.errors import StoreUnavailable
 from gateway.runs import making, service, watching
 from gateway.runs.journal import FULL, RunJournal
+from gateway.runs.reviving import Reviver
 from gateway.state import run_store
 from gateway.state.run_store import NO_PART, Part, Told
 from tests.fakes import ScriptedEngine, says
@@ -360,6 +362,32 @@ async def test_a_worker_that_ends_does_not_wait_for_an_engine_to_come_back(
     there.services.detached_runs.watch()
     done = await ended(there.ann, run["id"])
     assert (done["status"], done["result"], done["lives"]) == ("completed", 1, 3)
+
+
+async def test_nor_where_a_cancellation_gets_lost(
+    engine: ScriptedEngine, model: TextModel, redis_url: str, there: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Redis's client can lose one while it sends."""
+
+    waits = asyncio.Event()
+
+    async def wait(self: Reviver) -> None:
+        waits.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+
+    worker = Worker(engine, model, redis_url)
+    run = await begin(worker.ann, "ctx = await lm.context('Hi')\nawait lm.receive()\nawait ctx.generate()\nreturn 1")
+    info, engine._info = engine.info, None
+    with monkeypatch.context() as patch:
+        patch.setattr(Reviver, "_wait_for_engine", wait)
+        await worker.ann.post(f"{RUNS}/{run['id']}/input", json={"input": 1})
+        await waits.wait()
+        await worker.close()
+    engine._info = info
+    there.services.detached_runs.watch()
+    assert (await ended(there.ann, run["id"]))["result"] == 1
 
 
 async def _has_lives(worker: Worker, run_id: str, number: int) -> bool:
