@@ -34,7 +34,8 @@ with open(source, "rb") as read, open(target, "wb") as written:
 """
 
 _SERVER = """
-import http.server
+import http.server, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let their background jobs ignore it
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         body = b'{"data": [{"id": "served"}]}'
