@@ -41,7 +41,6 @@ async def more():
     for _ in range(3):
         await gen.step()
     await lm.emit_event('stepped', 3)
-    await lm.sleep(30)
 async def fails():
     await lm.receive()
     raise ValueError('too late')
