@@ -1,6 +1,8 @@
 """Where the time of a decoding step goes, kernel by kernel: `python -m loadtests.step_profile`.
 
 python -m loadtests.step_profile --shape qwen3-0.6b --device cuda --pages 4000 --widths 1 64
+python -m loadtests.step_profile --shape qwen3-0.6b --device cuda --widths 64 --program watermark.py    drawn by a program
+python -m loadtests.step_profile --shape qwen3-0.6b --device cuda --widths 16 --prompt 2048 --prefill    prompts instead
 
 Kernels may overlap: one starts and loads its weights before the one in front of it has ended. So each is given two
 times: how long it was there (*busy*), and by how much it put off the end of the step (*adds*): from the end of all
@@ -15,8 +17,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from engine.build import build_loop
 from engine.loop import EngineLoop
-from engine.request import GenerateRequest
+from engine.request import GenerateRequest, ProgramSpec
 from engine.sampling.params import SamplingParams
 from engine.settling import settle
 from loadtests.driver import PromptSource
@@ -154,12 +157,18 @@ def measure(options: argparse.Namespace, width: int) -> dict[str, Any]:
     settle()
     on_gpu = loop.info.device.startswith("cuda")
     try:
-        _start(loop, options, width)
+        if options.prefill:
+            prompts = _Prompts(loop, options, width)
+            steps = prompts.run
+        else:
+            _start(loop, options, width)
+            steps = partial(_steps, loop)
+        steps(options.warm_up)
         started_s = time.perf_counter()
-        _steps(loop, options.steps)
+        steps(options.steps)
         step_us = (time.perf_counter() - started_s) / options.steps * 1e6
         with tempfile.TemporaryDirectory() as directory:
-            spans = spans_of(_traced(loop, options.steps, Path(directory) / "trace.json", on_gpu=on_gpu))
+            spans = spans_of(_traced(steps, options, Path(directory) / "trace.json", on_gpu=on_gpu))
     finally:
         loop.close()
     if not spans:
@@ -171,6 +180,8 @@ def measure(options: argparse.Namespace, width: int) -> dict[str, Any]:
         "device": loop.info.device,
         "step": loop.info.step,
         "steps": options.steps,
+        "prefill": options.prefill,
+        "program": options.program is not None,
         "step_us": step_us,
         "traced_step_us": found.total_us / options.steps,
         "idle_us": found.idle_us / options.steps,
@@ -190,16 +201,50 @@ def _start(loop: EngineLoop, options: argparse.Namespace, width: int) -> None:
     """Brings sequences to a point from where on every step decodes them all, and is recorded if it ever will be."""
     num_output = 2 * options.steps + options.warm_up + _UNTRACED + 64
     prompts = PromptSource(loop.info.vocab_size, options.seed).draw(width, options.prompt)
+    program = None if options.program is None else ProgramSpec(source=options.program.read_text(encoding="utf-8"))
     for number, prompt in enumerate(prompts):
         sampling = SamplingParams(max_tokens=num_output, temperature=options.temperature, seed=number, ignore_eos=True)
-        loop.submit(GenerateRequest(request_id=f"profile-{number}", prompt_ids=prompt, sampling=sampling))
-    waiting = {f"profile-{number}" for number in range(width)}
-    while waiting:
+        request = GenerateRequest(request_id=f"profile-{number}", prompt_ids=prompt, sampling=sampling, program=program)
+        loop.submit(request)
+    _until_told_of(loop, {f"profile-{number}" for number in range(width)})
+
+
+def _until_told_of(loop: EngineLoop, names: set[str]) -> None:
+    """Steps until each of some requests has sent something."""
+    while names:
         for event in loop.step():
             if event.error is not None:
                 raise RuntimeError(f"a sequence failed: {event.error.message}")
-            waiting.discard(event.request_id)
-    _steps(loop, options.warm_up)
+            names.discard(event.request_id)
+
+
+class _Prompts:
+    """Prompts that are all computed at once, new ones each time, for the one token of each that follows.
+
+    Args:
+        loop: Computes them.
+        options: Say how long they are.
+        width: How many at once.
+    """
+
+    def __init__(self, loop: EngineLoop, options: argparse.Namespace, width: int) -> None:
+        self._loop = loop
+        self._width = width
+        self._num_tokens = options.prompt
+        self._source = PromptSource(loop.info.vocab_size, options.seed)
+        self._count = 0
+
+    def run(self, times: int) -> None:
+        """Computes all of them so many times."""
+        for _ in range(times):
+            names = set()
+            for prompt in self._source.draw(self._width, self._num_tokens):
+                self._count += 1
+                names.add(f"prompt-{self._count}")
+                sampling = SamplingParams(max_tokens=1, ignore_eos=True)
+                request = GenerateRequest(request_id=f"prompt-{self._count}", prompt_ids=prompt, sampling=sampling)
+                self._loop.submit(request)
+            _until_told_of(self._loop, names)
 
 
 def _steps(loop: EngineLoop, number: int) -> None:
@@ -209,7 +254,9 @@ def _steps(loop: EngineLoop, number: int) -> None:
         torch.cuda.synchronize()
 
 
-def _traced(loop: EngineLoop, steps: int, path: Path, *, on_gpu: bool) -> list[Mapping[str, Any]]:
+def _traced(
+    steps: Callable[[int], None], options: argparse.Namespace, path: Path, *, on_gpu: bool
+) -> list[Mapping[str, Any]]:
     """Events of a trace of so many steps."""
     with profile(
         activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU],
@@ -217,9 +264,9 @@ def _traced(loop: EngineLoop, steps: int, path: Path, *, on_gpu: bool) -> list[M
         schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
         on_trace_ready=lambda found: found.export_chrome_trace(str(path)),
     ) as tracer:
-        _steps(loop, _UNTRACED)
+        steps(1 if options.prefill else _UNTRACED)
         tracer.step()
-        _steps(loop, steps)
+        steps(options.steps)
         tracer.step()
     events: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
     return events
@@ -227,8 +274,9 @@ def _traced(loop: EngineLoop, steps: int, path: Path, *, on_gpu: bool) -> list[M
 
 def table_of(row: Mapping[str, Any], num_kernels: int) -> Table:
     """One width: the kernels that add most, and the rest."""
+    what = "Prompts at once" if row["prefill"] else "A step of width"
     table = Table(
-        title=f"A step of width {row['width']}: {row['step_us']:.0f} us, traced {row['traced_step_us']:.0f} us",
+        title=f"{what} {row['width']}: {row['step_us']:.0f} us, traced {row['traced_step_us']:.0f} us",
         headers=["what", "a step", "busy, us", "adds, us", "adds, %"],
     )
     shown, rest = row["kernels"][:num_kernels], row["kernels"][num_kernels:]
@@ -253,6 +301,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=64, help="steps that are timed, and traced")
     parser.add_argument("--warm-up", type=int, default=96, help="steps before those")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    parser.add_argument("--program", type=Path, help="a file with a device program without parameters, which draws")
+    parser.add_argument("--prefill", action="store_true", help="profile prompts, computed at once, instead of decoding")
     parser.add_argument("--kernels", type=int, default=16, help="lines of a table")
     parser.add_argument("--seed", type=int, default=0, help="draws the prompts")
     add_engine_options(parser)
