@@ -30,7 +30,7 @@ from engine.sampling.sampler import Sampler
 from engine.scheduling.scheduler import Scheduler
 from engine.server import EngineServer, bound_socket
 from loadtests.driver import PromptSource
-from loadtests.idle_model import VOCAB, IdleEngine, IdleModel, StepMark
+from loadtests.idle_model import NUM_PAGES, VOCAB, IdleEngine, IdleModel, StepMark
 from loadtests.results import report
 from loadtests.stopwatch import Stopwatch
 from loadtests.tables import Table
@@ -108,7 +108,9 @@ def measure(options: argparse.Namespace, width: int, *, served: bool, watch: Sto
         watch: Counts the parts; it costs time itself.
     """
     model = IdleModel(options.work, options.work_ms)
-    engine = IdleEngine(model=model, width=width, overlap=not options.no_overlap)
+    engine = IdleEngine(
+        model=model, width=width, overlap=not options.no_overlap, num_pages=options.pages, is_full=options.full
+    )
     loop = engine.loop
     try:
         heard = (run_server if served else run_loop)(loop, options, width)
@@ -166,6 +168,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=3, help="the fastest of as many is reported")
     command.add_argument("--work", choices=["none", "sleep", "busy"], default="none", help="what the model does")
     command.add_argument("--work-ms", type=float, default=5.0, help="for how long, in milliseconds")
+    command.add_argument("--pages", type=int, default=NUM_PAGES, help="pages of the KV pool")
+    command.add_argument("--full", action="store_true", help="all pages hold what has ended before")
     command.add_argument("--no-overlap", action="store_true", help="do not prepare a step while another runs")
     command.add_argument("--json", type=Path, help="write results, machine and versions to this file")
     command.add_argument("--markdown", action="store_true", help="print Markdown tables")
@@ -177,6 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     rows = measure_all(options)
     settings = {"work": options.work, "work_ms": options.work_ms, "overlap": not options.no_overlap}
+    settings |= {"pages": options.pages, "full": options.full}
     report(
         [_step_table(rows), _parts_table(rows)],
         {"settings": settings, "rows": rows, "rounds": options.rounds},

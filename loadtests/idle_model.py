@@ -26,6 +26,8 @@ PAGE_SIZE = 16
 NUM_PAGES = 8192
 MAX_SEQS = 256
 _WEIGHTS_BYTES = 128 << 20
+_ENDED_PAGES = 25
+"""Of each sequence that has ended."""
 CONFIG = ModelConfig(
     architecture="llama",
     vocab_size=VOCAB,
@@ -153,6 +155,8 @@ class IdleEngine:
         loop: The real loop, scheduler and pool.
         width: Sequences that are decoded together; the first step waits for all of them.
         overlap: Prepare a step while another runs.
+        num_pages: Pages in the pool.
+        is_full: Every page holds something that has ended and may be asked for again, as after hours of serving.
     """
 
     model: IdleModel
@@ -160,12 +164,14 @@ class IdleEngine:
     loop: GatheringLoop = field(init=False)
     width: int
     overlap: bool = True
+    num_pages: int = NUM_PAGES
+    is_full: bool = False
 
     def __post_init__(self) -> None:
         device = torch.device("cpu")
         storage = KVStorage(
             num_layers=1,
-            num_pages=NUM_PAGES,
+            num_pages=self.num_pages,
             page_size=PAGE_SIZE,
             num_kv_heads=1,
             head_dim=8,
@@ -173,7 +179,9 @@ class IdleEngine:
             device=device,
         )
         state = SamplerState(num_rows=MAX_SEQS, vocab_size=VOCAB, device=device)
-        kv = KVManager(num_pages=NUM_PAGES, page_size=PAGE_SIZE, fingerprint="idle", kv_dtype="float32")
+        kv = KVManager(num_pages=self.num_pages, page_size=PAGE_SIZE, fingerprint="idle", kv_dtype="float32")
+        if self.is_full:
+            _fill(kv)
         scheduler = Scheduler(
             kv,
             max_num_seqs=MAX_SEQS,
@@ -185,7 +193,7 @@ class IdleEngine:
         self.runner = NotingRunner(model=self.model, storage=storage, state=state, num_threads=1)
         self.runner.submitted_ns = []
         self.loop = GatheringLoop(
-            info=_info(),
+            info=_info(self.num_pages),
             scheduler=scheduler,
             runner=self.runner,
             overlap=self.overlap,
@@ -193,7 +201,16 @@ class IdleEngine:
         self.loop.num_awaited = self.width
 
 
-def _info() -> EngineInfo:
+def _fill(kv: KVManager) -> None:
+    """Leaves ended sequences in all pages."""
+    for number in range(-(-kv.num_pages // _ENDED_PAGES)):
+        ids = [number] * (min(_ENDED_PAGES, kv.num_available) * PAGE_SIZE)
+        table, _ = kv.open(kv.name(ids, salt=""), expected_tokens=len(ids))
+        kv.reserve(table, 0, len(ids))
+        kv.close(table, ids)
+
+
+def _info(num_pages: int) -> EngineInfo:
     return EngineInfo(
         epoch="idle",
         model_path="idle",
@@ -204,7 +221,7 @@ def _info() -> EngineInfo:
         eos_token_ids=(),
         max_model_len=CONFIG.max_position,
         page_size=PAGE_SIZE,
-        num_pages=NUM_PAGES,
+        num_pages=num_pages,
         page_bytes=1,
         device="cpu",
         dtype="float32",

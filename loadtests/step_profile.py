@@ -1,7 +1,7 @@
 """Where the time of a decoding step goes, kernel by kernel: `python -m loadtests.step_profile`.
 
 python -m loadtests.step_profile --shape qwen3-0.6b --device cuda --pages 4000 --widths 1 64
-python -m loadtests.step_profile --shape qwen3-0.6b --device cuda --widths 64 --program watermark.py    drawn by a program
+python -m loadtests.step_profile --shape qwen3-0.6b --device cuda --widths 64 --program watermark.py   a program draws
 python -m loadtests.step_profile --shape qwen3-0.6b --device cuda --widths 16 --prompt 2048 --prefill    prompts instead
 
 Kernels may overlap: one starts and loads its weights before the one in front of it has ended. So each is given two

@@ -306,7 +306,7 @@ class KVManager:
         assert actual == expected, f"pages with wrong counts: {_differences(actual, expected)}"
         free = self._pool.free_pages()
         assert free == [page for page in range(self.num_pages) if expected[page] == 0]
-        assert self._pool.num_free == len(free)
+        self._pool.check_integrity()
         self.meter.check_integrity(tables, self.num_pages - self._pool.num_free, self._cache.num_idle)
 
     def _extend_keys(self, table: BlockTable, token_ids: Sequence[int]) -> list[bytes]:

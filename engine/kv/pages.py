@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import OutOfPages
+from engine.kv.free_runs import FreeRuns
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +28,21 @@ class Claim:
 
 
 class PagePool:
-    """Which pages are free, and how many hold each of the others."""
+    """Which pages are free, and how many hold each of the others.
+
+    Nothing here takes longer the more pages there are, except what is asked of all of them at once.
+    """
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self.num_free = num_pages
         self._refs = [0] * num_pages
-        self._free = np.ones(num_pages, dtype=bool)
-        self._claimed = np.zeros(num_pages, dtype=bool)
+        # Looked at one by one as bytes, which is quick, and all at once as arrays of the same memory.
+        self._is_free = bytearray(b"\1") * num_pages
+        self._is_claimed = bytearray(num_pages)
+        self._free = np.frombuffer(self._is_free, dtype=np.bool_)
+        self._claimed = np.frombuffer(self._is_claimed, dtype=np.bool_)
+        self._runs = FreeRuns(num_pages)
 
     def refs(self, page: int) -> int:
         """How many hold `page`; 0 if it is free."""
@@ -53,7 +61,9 @@ class PagePool:
         if self.num_free == 0:
             raise OutOfPages(1, 0)
         page = preferred if preferred is not None and self.may_take(preferred, claim) else self._pick(claim)
-        self._free[page] = False
+        if not self._is_claimed[page]:
+            self._runs.take(page, page + 1)
+        self._is_free[page] = False
         self._refs[page] = 1
         self.num_free -= 1
         return page
@@ -68,25 +78,31 @@ class PagePool:
         assert self._refs[page] > 0, f"page {page} is free"
         self._refs[page] -= 1
         if self._refs[page] == 0:
-            self._free[page] = True
+            self._is_free[page] = True
             self.num_free += 1
+            if not self._is_claimed[page]:
+                self._runs.give(page, page + 1)
         return self._refs[page]
 
     def claim(self, length: int) -> Claim | None:
-        """Marks the first run of `length` free, unclaimed pages, else the longest; None if there is none."""
-        starts, lengths = _runs(self._free & ~self._claimed)
-        if len(starts) == 0:
+        """Marks a run of `length` free, unclaimed pages, else one of the longest; None if there is none."""
+        run = self._runs.find(max(1, length))
+        if run is None:
             return None
-        fitting = np.flatnonzero(lengths >= length)
-        which = int(fitting[0]) if len(fitting) else int(np.argmax(lengths))
-        start = int(starts[which])
-        claim = Claim(start, start + min(length, int(lengths[which])))
+        claim = Claim(run[0], min(run[0] + max(1, length), run[1]))
+        self._runs.take(claim.start, claim.stop)
         self._claimed[claim.start : claim.stop] = True
         return claim
 
     def unclaim(self, claim: Claim) -> None:
         """Gives up a claim; pages taken under it stay taken."""
         self._claimed[claim.start : claim.stop] = False
+        is_free, start = self._is_free, claim.start
+        while (start := is_free.find(1, start, claim.stop)) >= 0:
+            taken = is_free.find(0, start, claim.stop)
+            stop = claim.stop if taken < 0 else taken
+            self._runs.give(start, stop)
+            start = stop
 
     def free_pages(self) -> list[int]:
         """All free pages, for integrity checks."""
@@ -99,18 +115,25 @@ class PagePool:
 
     def may_take(self, page: int, claim: Claim | None) -> bool:
         """True if `page` exists, is free, and is claimed by nobody but the holder of `claim`."""
-        if not (page < self.num_pages and self._free[page]):
+        if not (page < self.num_pages and self._is_free[page]):
             return False
-        return not self._claimed[page] or (claim is not None and page in claim)
+        return not self._is_claimed[page] or (claim is not None and page in claim)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if what is known of runs is not what pages say."""
+        assert self.num_free == int(self._free.sum())
+        assert list(self._runs) == _runs(self._free & ~self._claimed)
 
     def _pick(self, claim: Claim | None) -> int:
-        if claim is not None and self._free[claim.start : claim.stop].any():
-            return claim.start + int(np.argmax(self._free[claim.start : claim.stop]))
-        unclaimed = self._free & ~self._claimed
-        return int(np.argmax(unclaimed if unclaimed.any() else self._free))
+        if claim is not None:
+            own = self._is_free.find(1, claim.start, claim.stop)
+            if own >= 0:
+                return own
+        page = self._runs.first()
+        return self._is_free.find(1) if page is None else page
 
 
-def _runs(mask: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Start and length of every run of True."""
+def _runs(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Start and stop of every run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.view(np.int8), [0]))))
-    return edges[::2], edges[1::2] - edges[::2]
+    return [(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2], strict=True)]

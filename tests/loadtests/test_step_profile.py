@@ -73,7 +73,7 @@ def test_a_table_shows_what_adds_most_and_the_rest_in_one_line() -> None:
     kernels = [
         {"name": name, "count": 1.0, "busy_us": adds, "adds_us": adds} for name, adds in (("a", 6.0), ("b", 3.0))
     ]
-    row = {"width": 1, "step_us": 12.0, "traced_step_us": 10.0, "idle_us": 1.0, "kernels": kernels}
+    row = {"width": 1, "prefill": False, "step_us": 12.0, "traced_step_us": 10.0, "idle_us": 1.0, "kernels": kernels}
     lines = table_of(row, 1).rows
     assert [line[0] for line in lines] == ["a", "1 others", "nothing runs"]
     assert [line[-1] for line in lines] == [60.0, 30.0, 10.0]

@@ -87,5 +87,44 @@ def test_counts_agree_with_a_plain_model_after_any_history(actions: list[int], n
                 claims.append(claim)
         elif claims:
             pool.unclaim(claims.pop())
+        pool.check_integrity()
     assert [pool.refs(page) for page in range(num_pages)] == [held.count(page) for page in range(num_pages)]
     assert pool.num_free == num_pages - len(set(held))
+
+
+def test_a_short_run_is_found_before_a_long_one() -> None:
+    pool = PagePool(32)
+    held = [pool.allocate() for _ in range(32)]
+    for page in [*range(4), *range(8, 10), *range(16, 32)]:
+        pool.release(held[page])
+    found = [pool.claim(length) for length in (2, 4, 10)]
+    assert found == [Claim(8, 10), Claim(0, 4), Claim(16, 26)]
+
+
+def test_pages_given_back_join_what_lies_on_both_sides() -> None:
+    pool = PagePool(9)
+    claims = [pool.claim(3) for _ in range(3)]
+    for at in (0, 2, 1):
+        claim = claims[at]
+        assert claim is not None
+        pool.unclaim(claim)
+    assert pool.claim(9) == Claim(0, 9)
+
+
+def test_a_claim_that_is_given_up_leaves_taken_pages_alone() -> None:
+    pool = PagePool(8)
+    claim = pool.claim(8)
+    assert claim is not None
+    for page in (2, 3, 6):
+        assert pool.allocate(page, claim) == page
+    pool.unclaim(claim)
+    pool.check_integrity()
+    assert pool.claim(8) in (Claim(0, 2), Claim(4, 6))
+    assert {pool.allocate() for _ in range(5)} == {0, 1, 4, 5, 7}
+
+
+def test_a_page_in_the_middle_of_a_run_can_be_taken() -> None:
+    pool = PagePool(8)
+    assert pool.allocate(5) == 5
+    pool.check_integrity()
+    assert pool.claim(8) == Claim(0, 5)
