@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -99,6 +100,12 @@ def open_gateways(count: int, endpoint: str, path: Path, max_workers: int, obey:
             process.join(20)
 
 
+def as_gateways_do() -> None:
+    """What was loaded is not looked at again for garbage, as in a server's workers (`gateway.worker`)."""
+    gc.collect()
+    gc.freeze()
+
+
 def _serve(orders: Connection, endpoint: str, path: Path, max_workers: int, obey: Obey) -> None:
     uvloop.run(_obey_all(orders, endpoint, path, max_workers, obey))
 
@@ -107,6 +114,7 @@ async def _obey_all(orders: Connection, endpoint: str, path: Path, max_workers: 
     connection = EngineConnection(endpoint)
     await connection.connect()
     runtime = Runtime(connection, TextModel.load(path), sandbox=PoolOptions(max_workers=max_workers))
+    as_gateways_do()
     try:
         orders.send("ready")
         while True:

@@ -39,7 +39,7 @@ from extensions.programs.request import ProgramRequest
 from extensions.runtime import Runtime
 from extensions.sandbox.pool import PoolOptions
 from loadtests.models import locate
-from loadtests.program_gateways import Gateways, Order, open_gateways
+from loadtests.program_gateways import Gateways, Order, as_gateways_do, open_gateways
 from loadtests.results import report, save
 from loadtests.tables import Table
 
@@ -109,6 +109,7 @@ async def runtime_of(
             connection = EngineConnection(endpoint)
             await connection.connect()
             runtime = Runtime(connection, TextModel.load(path), sandbox=PoolOptions(max_workers=max_workers))
+            as_gateways_do()
             try:
                 if gateways > 1:
                     with open_gateways(gateways, endpoint, path, max_workers, obey) as others:

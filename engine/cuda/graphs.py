@@ -9,14 +9,15 @@ from the block. Letters: L lanes of the step, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 
 from engine.cuda.buffers import DecodeBuffers
 from engine.cuda.draw_table import DrawTable
-from engine.cuda.kernels.draw import FULL, PLAIN, DrawForm
+from engine.cuda.kernels.draw import FULL, PLAIN, DrawForm, DrawLanes, launch_draw
+from engine.cuda.lanes import uploaded_fields
 from engine.cuda.looks import Looks
 from engine.cuda.model import CudaModel
 from engine.cuda.plan import CONTEXTS, WIDTHS, buckets, make_plan
@@ -27,7 +28,8 @@ from engine.cuda.recordings import Recordings
 from engine.kv.storage import KVStorage
 from engine.programs.session import ProgramLane
 from engine.runner.decoding import DrawnStep
-from engine.sampling.state import SamplerState
+from engine.sampling.choice import SampleLane
+from engine.sampling.state import SamplerState, upload
 from engine.scheduling.batch import Lane
 
 MOST_LOOKED_AT = 64
@@ -64,6 +66,7 @@ class GraphDecoder:
         records_programs: bool = False,
     ) -> None:
         self.state = state
+        self._pdl = pdl
         self._prompts = prompts
         self._widths = buckets(WIDTHS, max_lanes)
         self._contexts = buckets(CONTEXTS, max_context)
@@ -108,7 +111,9 @@ class GraphDecoder:
             return None
         self._table.sync(staged.rows, staged.num_outputs)
         staged.step.replay(staged.block, ending)
-        return DrawnStep(self._drawn(staged), looks=self._looks.found[: len(staged.rows)] if looks else None)
+        return DrawnStep(
+            self._tokens_of(len(staged.rows)), looks=self._looks.found[: len(staged.rows)] if looks else None
+        )
 
     def draw_by_program(self, staged: StagedLanes, lanes: Sequence[ProgramLane]) -> DrawnStep | None:
         """Starts a step that ends with a program, if it is recorded; see `DecodeStep.draw_by_program`."""
@@ -123,9 +128,43 @@ class GraphDecoder:
         sync.bring(rows, lanes)
         staged.step.replay(staged.block, ending)
         sync.drawn(rows, lanes)
-        places = [lane.row for lane in lanes]
-        noted = {name: values[places] for name, values in staged.step.noted(ending).items()}
-        return DrawnStep(self._drawn(staged), [(places, noted)] if noted else ())
+        noted = _noted(staged.step.noted(ending), [lane.row for lane in lanes], len(staged.rows))
+        return DrawnStep(self._tokens_of(len(staged.rows)), noted)
+
+    def finish_by_program(
+        self, logits: torch.Tensor, lanes: Sequence[SampleLane], own: Sequence[ProgramLane]
+    ) -> DrawnStep | None:
+        """Draws from logits of another step, some by a program; see `DecodeStep.finish_by_program`."""
+        rows = tuple([lane.row for lane in lanes])
+        if self._programs is None or len(rows) > self._widths[-1] or self._ending(rows) == "logits":
+            return None
+        found = self._programs.ending_of_logits(rows, own)
+        if found is None:
+            return None
+        ending, sync = found
+        self._table.sync(rows, [lane.num_output for lane in lanes])
+        own_rows = [rows[lane.row] for lane in own]
+        sync.bring(own_rows, own)
+        numbers = [rows, [lane.position for lane in lanes], [lane.num_output for lane in lanes]]
+        fields = DrawLanes(*uploaded_fields(numbers, self.state.device))
+        tokens = self._tokens[: len(rows)]
+
+        def draw(scores: torch.Tensor, form: DrawForm) -> None:
+            launch_draw(scores, self._table, fields, tokens, num_lanes=len(rows), form=form, pdl=self._pdl)
+
+        context = max(lane.position for lane in lanes)
+        noted = ending.launch(
+            logits.contiguous(),
+            fields.rows,
+            fields.positions,
+            context,
+            tokens,
+            self.state.last_tokens,
+            draw,
+            is_recorded=False,
+        )
+        sync.drawn(own_rows, own)
+        return DrawnStep(self._tokens_of(len(rows)), _noted(noted, [lane.row for lane in own], len(rows)))
 
     def recall(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
         """See `DecodeStep.recall`."""
@@ -149,13 +188,14 @@ class GraphDecoder:
         """Compiles and records steps ahead of their use; and compiles what looks at distributions."""
         device = self.state.device
         nobody = torch.zeros(1, dtype=torch.int32, device=device)
-        self._looks.launch(torch.zeros((1, self.state.vocab_size), device=device), nobody, 1)
+        for pdl in {False, self._pdl}:  # of steps that are not recorded, and of those that are
+            self._looks.launch(torch.zeros((1, self.state.vocab_size), device=device), nobody, 1, pdl=pdl)
         for step in self._steps.values():
             for ending in endings:
                 step.record(ending)
 
-    def _drawn(self, staged: StagedLanes) -> torch.Tensor:
-        tokens = self._tokens[: len(staged.rows)]
+    def _tokens_of(self, num_lanes: int) -> torch.Tensor:
+        tokens = self._tokens[:num_lanes]
         return tokens if tokens.is_cuda else tokens.clone()  # copies to the host queue up before the next step
 
     def _ending(self, rows: tuple[int, ...]) -> Literal["logits"] | DrawForm:
@@ -171,6 +211,19 @@ class GraphDecoder:
         if any(self.state[row].params.logprobs is not None for row in rows):
             return "logits"
         return PLAIN if self._table.is_plain(rows) else FULL
+
+
+def _noted(
+    found: Mapping[str, torch.Tensor], places: list[int], num_lanes: int
+) -> Sequence[tuple[Sequence[int], Mapping[str, torch.Tensor]]]:
+    """What a program noted down for the lanes at some places, of values [at least `num_lanes`, any]."""
+    if not found:
+        return ()
+    if len(places) == num_lanes:  # in order, as lanes are
+        return [(places, {name: values[:num_lanes] for name, values in found.items()})]
+    device = next(iter(found.values())).device
+    index = upload(places, torch.int64, device)
+    return [(places, {name: values.index_select(0, index) for name, values in found.items()})]
 
 
 def _record(step: RecordedStep, ending: Looked) -> None:

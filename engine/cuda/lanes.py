@@ -67,6 +67,20 @@ def _stride(width: int) -> int:
     return -(-width // _ALIGNMENT) * _ALIGNMENT
 
 
+def uploaded_fields(values: Sequence[Sequence[int]], device: torch.device) -> list[torch.Tensor]:
+    """Fields of lanes laid out as a recorded step's are: each [L] int32, in one copy that nobody waits for.
+
+    Args:
+        values: [any, L].
+        device: Where to.
+    """
+    width = len(values[0])
+    stride = _stride(width)
+    host = torch.zeros((len(values), stride), dtype=torch.int32, pin_memory=device.type == "cuda")
+    host.numpy()[:, :width] = values
+    return [field[:width] for field in host.to(device, non_blocking=True)]
+
+
 class LanePacker:
     """Lays out lanes as the block of a `DecodeLanes`; what is the same as at the last call stays where it is.
 

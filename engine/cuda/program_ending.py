@@ -42,10 +42,12 @@ class ProgramEnding:
 
     Attributes:
         table: The same.
+        has_run: It has been part of a recorded step, so its kernels are compiled and work.
     """
 
     def __init__(self, table: ProgramTable, *, is_alone: bool, form: DrawForm, pdl: bool = False) -> None:
         self.table = table
+        self.has_run = False
         self._form = form
         self._pdl = pdl
         self._lanes = ProgramLanes(table, is_alone=is_alone, pdl=pdl)
@@ -69,8 +71,8 @@ class ProgramEnding:
         """Launches everything once, for a lane that is padding: kernels are the same for any number of lanes."""
         table, device = self.table, self.table.device
         tokens = torch.zeros(1, dtype=torch.int64, device=device)
-        logits = torch.zeros((1, table.vocab_size), device=device)
-        self.launch(logits, DecodeLanes(1, 1, device), 1, tokens, tokens.clone(), lambda *_: None)
+        logits, lanes = torch.zeros((1, table.vocab_size), device=device), DecodeLanes(1, 1, device)
+        self.launch(logits, lanes.rows, lanes.draw_positions, 1, tokens, tokens.clone(), lambda *_: None)
         self._programs.clear()
 
     def _compile(self) -> None:
@@ -87,29 +89,35 @@ class ProgramEnding:
     def launch(
         self,
         logits: torch.Tensor,
-        lanes: DecodeLanes,
+        rows: torch.Tensor,
+        positions: torch.Tensor,
         context: int,
         tokens: torch.Tensor,
         last_tokens: torch.Tensor,
         draw: Draw,
+        *,
+        is_recorded: bool = True,
     ) -> dict[str, torch.Tensor]:
         """Does all that comes behind the logits, with nothing but the device.
 
         Args:
             logits: [M, V] float32, contiguous; may be changed.
-            lanes: Of the step.
+            rows: [M] int32, rows of device state of the step's lanes; negative for padding.
+            positions: [M] int32, index of the token to draw.
             context: Most tokens that a lane has.
             tokens: [M] int64, written: -1 where the program returned no token of the vocabulary.
             last_tokens: [rows of device state] int64, written.
             draw: See `Draw`.
+            is_recorded: It is part of a recorded step, which keeps the memory that is worked in.
 
         Returns:
             What the program noted down, by name: [M, any].
         """
-        rows, positions = lanes.rows, lanes.draw_positions
         read = self._lanes.read(logits, rows, positions, context)
         room = logits if self._may_write else None
-        result = self._program(logits).run(msgspec.structs.replace(read.values, room=room), defer=True)
+        result = self._program(logits, is_recorded=is_recorded).run(
+            msgspec.structs.replace(read.values, room=room), defer=True
+        )
         # Before anything is drawn over what may be state.
         self._lanes.keep_vectors(read.places, positions, result.state)
         noted = {name: value.clone() for name, value in result.probes.items()}
@@ -125,9 +133,10 @@ class ProgramEnding:
         self._lanes.keep(rows, positions, read, result.state, tokens, last_tokens, returned)
         return noted
 
-    def _program(self, logits: torch.Tensor) -> TorchProgram:
+    def _program(self, logits: torch.Tensor, *, is_recorded: bool) -> TorchProgram:
         """The program with scratch memory of its own, whose address a recorded step keeps."""
-        num_lanes, vocab_size = logits.shape
+        vocab_size = logits.shape[1]
+        num_lanes = len(logits) if is_recorded else 0
         if num_lanes not in self._programs:
             graph = self.table.bound.graph  # draws are the recorded step's own, and keys for them are not handed over
             passes = KernelPasses(vocab_size, logits.device, pdl=self._pdl)

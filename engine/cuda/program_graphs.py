@@ -96,11 +96,28 @@ class ProgramGraphs:
         program = self._program(lanes[0].session.kind, lanes[0].session.bound)
         if program is None or step.context > (program.table.most_context or step.context):
             return None
-        own = {lane.row for lane in lanes}
-        others = [row for at, row in enumerate(rows) if at not in own]
-        form = PLAIN if self._draws.is_plain(others) else FULL
-        ending = program.ending(not others, form)
+        ending = program.ending(*self._kind_of_ending(rows, lanes))
         return (ending, program.sync) if self._recordings.use((step, ending)) else None
+
+    def ending_of_logits(
+        self, rows: Sequence[int], lanes: Sequence[ProgramLane]
+    ) -> tuple[ProgramEnding, TableSync] | None:
+        """How a step ends that is not recorded itself, where recorded ones with the same program have been.
+
+        So what the program carries from step to step stays where those find it.
+
+        Args:
+            rows: Rows of device state of all its lanes.
+            lanes: Those that run a program, alike all of them.
+        """
+        program = self._programs.get(lanes[0].session.kind)
+        if program is None:
+            return None
+        most = program.table.most_context
+        if most is not None and max(lane.position for lane in lanes) > most:
+            return None
+        ending = program.endings.get(self._kind_of_ending(rows, lanes))
+        return (ending, program.sync) if ending is not None and ending.has_run else None
 
     def recall(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
         """See `DecodeStep.recall`."""
@@ -114,6 +131,12 @@ class ProgramGraphs:
     def rest(self) -> None:
         """No step waits: records one that is due. Raises nothing."""
         self._recordings.rest()
+
+    def _kind_of_ending(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> tuple[bool, DrawForm]:
+        """Whether all lanes run the program, and how the others draw."""
+        own = {lane.row for lane in lanes}
+        others = [row for at, row in enumerate(rows) if at not in own]
+        return not others, PLAIN if self._draws.is_plain(others) else FULL
 
     def _program(self, kind: str, bound: BoundProgram) -> _Program | None:
         if kind in self._programs:

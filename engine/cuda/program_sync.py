@@ -85,7 +85,7 @@ class TableSync:
         if position > 0 and self._table.num_seen:
             newest = (position - 1) % self._table.room
             session.append(position - 1, self._table.tokens[row, newest : newest + 1])  # which makes room for all
-            places, history = self._token_places(position), session.history(position)
+            places, history = self._sent(self._token_places(position)), session.history(position)
             history[len(history) - len(places) :] = self._table.tokens[row].index_select(0, places)
 
     def leave(self) -> None:
@@ -135,7 +135,12 @@ class TableSync:
         ]
         if not stale:
             return
-        befores = [self._before(rows[at], lanes[at]) for at in stale]
+        first = [at for at in stale if lanes[at].position == lanes[at].session.num_prompt]
+        later = [at for at in stale if lanes[at].position != lanes[at].session.num_prompt]
+        befores = [lanes[at].session.states[lanes[at].position - 1] for at in later]
+        if first:
+            befores.insert(0, self._first_states([rows[at] for at in first]))
+        stale = first + later
         places = [rows[at] * STATES + (lanes[at].position - 1) % STATES for at in stale]
         index = self._sent(np.array(places, dtype=np.int64))
         for name, values in self._table.states.items():
@@ -144,26 +149,34 @@ class TableSync:
             position = lanes[at].position - 1
             lanes[at].session.keep(position, self._views[rows[at]][position % STATES])
 
-    def _before(self, row: int, lane: ProgramLane) -> _View:
-        session = lane.session
-        if lane.position != session.num_prompt:
-            return session.states[lane.position - 1]
-        parameters = {name: values[row : row + 1] for name, values in self._table.parameters.items()}
-        return self._table.program.first_state(parameters, 1)
+    def _first_states(self, rows: Sequence[int]) -> _View:
+        """States [rows, any] before their first tokens."""
+        index = self._sent(np.array(rows, dtype=np.int64))
+        parameters = {name: values.index_select(0, index) for name, values in self._table.parameters.items()}
+        return self._table.program.first_state(parameters, len(rows))
 
     def _sync_tokens(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
-        """Writes the newest tokens of sessions that have drawn elsewhere."""
+        """Writes the newest tokens of sessions that are new here or have drawn elsewhere."""
+        table = self._table
+        known: list[npt.NDArray[np.int64]] = []  # places in the table and tokens that the host knows
         for row, lane in zip(rows, lanes, strict=True):
-            held = self._held[row]
-            if held.tokens_at in (lane.position, lane.position + 1):  # the latter: drawn again
+            held, position = self._held[row], lane.position
+            if held.tokens_at in (position, position + 1):  # the latter: drawn again
                 continue
-            places, history = self._token_places(lane.position), lane.session.history(lane.position)
-            self._table.tokens[row].index_copy_(0, places, history[len(history) - len(places) :])
-            held.tokens_at, held.is_behind = lane.position, False
+            held.tokens_at, held.is_behind = position, False
+            places, begun = self._token_places(position), lane.session.begun(position)
+            if begun is not None:
+                known.append(np.stack([row * table.room + places, begun[len(begun) - len(places) :]]))
+                continue
+            history = lane.session.history(position)
+            table.tokens[row].index_copy_(0, self._sent(places), history[len(history) - len(places) :])
+        if known:
+            index, tokens = self._sent(np.concatenate(known, axis=1))
+            table.tokens.view(-1).index_copy_(0, index, tokens)
 
-    def _token_places(self, position: int) -> torch.Tensor:
+    def _token_places(self, position: int) -> npt.NDArray[np.int64]:
         """Where the newest tokens before a position lie in a row, as many as are seen."""
-        return self._sent(np.arange(max(0, position - self._table.num_seen), position) % self._table.room)
+        return np.arange(max(0, position - self._table.num_seen), position, dtype=np.int64) % self._table.room
 
     def _view(self, row: int, parity: int) -> _View:
         at = row * STATES + parity

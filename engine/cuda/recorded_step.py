@@ -130,6 +130,7 @@ class RecordedStep:
         except BaseException:
             self._noted.pop(ending, None)
             raise
+        ending.has_run = True
 
     def forget(self, ending: Ending | ProgramEnding) -> None:
         """Gives a recording up, which must not be running."""
@@ -156,7 +157,8 @@ class RecordedStep:
             logits = decoding.launch()
             if isinstance(ending, ProgramEnding):
                 tokens, last_tokens = shared.tokens[: plan.width], shared.state.last_tokens
-                noted = ending.launch(logits, lanes, plan.context, tokens, last_tokens, draw)
+                positions = lanes.draw_positions
+                noted = ending.launch(logits, lanes.rows, positions, plan.context, tokens, last_tokens, draw)
                 self._noted[ending] = noted  # of a graph: where each replay writes it
             elif isinstance(ending, Looked):
                 draw(logits, ending.form)

@@ -70,6 +70,8 @@ class ProgramSession:
         self.states: dict[int, Mapping[str, torch.Tensor]] = {}
         self._tokens = torch.zeros(0, dtype=torch.int64)
         self._host: npt.NDArray[np.int64] | None = None  # the same memory, where the host can reach it
+        self._begun: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._waits_for: torch.device | None = None
 
     def collect(self, number: int, logits: torch.Tensor) -> None:
         """Keeps the logits [any, V] of rows of its pass, from a number on, until it draws."""
@@ -83,11 +85,20 @@ class ProgramSession:
             return
         host = np.zeros(len(token_ids) + min(room, _GROWTH), dtype=np.int64)
         host[: len(token_ids)] = token_ids
-        self._hold(torch.from_numpy(host).to(device))
+        self._begun = host[: len(token_ids)]
+        if device.type == "cpu":
+            self._hold(torch.from_numpy(host))
+        else:  # most programs never ask for it there
+            self._tokens, self._host, self._waits_for = torch.zeros(0, dtype=torch.int64), host, device
 
     def history(self, length: int) -> torch.Tensor:
         """The first `length` tokens: [length] int64."""
+        self._bring()
         return self._tokens[:length]
+
+    def begun(self, length: int) -> npt.NDArray[np.int64] | None:
+        """The first `length` tokens if the sequence entered with them or more: [length] int64, on the host."""
+        return self._begun[:length] if length <= len(self._begun) else None
 
     def newest(self, length: int) -> int:
         """The last of the first `length` tokens, at least one; on a CPU, after `begin`."""
@@ -107,6 +118,7 @@ class ProgramSession:
 
     def _reach(self, position: int) -> bool:
         """Makes room for the token of a position; False if nobody reads the history."""
+        self._bring()
         size = len(self._tokens)
         if size == 0:
             return False
@@ -115,6 +127,14 @@ class ProgramSession:
             more[:size] = self._tokens
             self._hold(more)
         return True
+
+    def _bring(self) -> None:
+        """Sends a history to the device that it is wanted on, without waiting."""
+        if self._waits_for is None:
+            return
+        device, self._waits_for = self._waits_for, None
+        assert self._host is not None
+        self._hold(torch.from_numpy(self._host).pin_memory().to(device, non_blocking=True))
 
     def _hold(self, tokens: torch.Tensor) -> None:
         self._tokens = tokens

@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from engine.programs.session import ProgramLane
+from engine.sampling.choice import SampleLane
 from engine.scheduling.batch import Batch, Lane
 
 StagedDecode = Any
@@ -57,8 +58,22 @@ class DecodeStep(Protocol):
         """
         ...
 
+    def finish_by_program(
+        self, logits: torch.Tensor, lanes: Sequence[SampleLane], own: Sequence[ProgramLane]
+    ) -> DrawnStep | None:
+        """Draws from the logits of a step that was computed in another way, some by one device program. None, and
+        nothing, where it has no way for that, or not yet.
+
+        Args:
+            logits: [L, V] float32; may be changed.
+            lanes: All that draw, one a row; none under a mask or with a guess.
+            own: Those that run the program, alike all of them, by their places among these.
+        """
+        ...
+
     def recall(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
-        """Tells sessions what they must know of steps drawn by `draw_by_program`, before they draw in another way.
+        """Tells sessions what they must know of steps drawn by `draw_by_program` or `finish_by_program`, before these
+        draw in another way.
 
         Args:
             rows: Rows of device state of the lanes.

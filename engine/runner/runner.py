@@ -124,7 +124,10 @@ class ModelRunner:
         masks = None if all_masks is None else _masks(staged, all_masks)
         looks = self._look(staged, rows, masks) if staged.batch.num_readouts else None
         distributions = self._describe(staged, rows, masks) if staged.batch.num_readouts and looks is None else {}
-        sampled = self._sample(rows, staged.sample_lanes, masks)
+        is_bare = all_masks is None and not staged.batch.num_readouts and not staged.readouts.drafts
+        sampled = self._finish_by_program(rows, staged.sample_lanes) if is_bare else None
+        if sampled is None:
+            sampled = self._sample(rows, staged.sample_lanes, masks)
         noted = self._noted(staged)  # before guesses are verified, which draws again
         waves = self._verify(staged, logits, sampled, all_masks) if staged.readouts.drafts else ()
         return fetch(
@@ -150,6 +153,17 @@ class ModelRunner:
         if lanes is None or (lanes and looks):
             return None
         return self._decode.draw_by_program(decode, lanes) if lanes else self._decode.draw(decode, looks=looks)
+
+    def _finish_by_program(self, rows: torch.Tensor, lanes: Sequence[SampleLane]) -> SampledTokens | None:
+        """Draws by the device's own way for programs, where it has one for these lanes."""
+        if self._decode is None or not self._programs:
+            return None
+        own = self._programs.alike(lanes)
+        drawn = self._decode.finish_by_program(rows, lanes, own) if own else None
+        if drawn is None:
+            return None
+        self._programs.note(drawn.noted)
+        return SampledTokens(drawn.tokens, None)
 
     def _forward(self, staged: StagedStep) -> torch.Tensor:
         if staged.decode is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 import pydantic_monty as monty
 
 from extensions.errors import SandboxUnavailable
+
+log = logging.getLogger(__name__)
 
 _SETTLE_S = 0.25
 """How long the pool's threads may hold Python objects after they have said that they ended. An interpreter that ends
@@ -48,6 +51,7 @@ class WorkerPool:
         self.num_running = 0
         self._pool: monty.AsyncMonty | None = None
         self._starting = asyncio.Lock()
+        self._returning: set[asyncio.Task[bool | None]] = set()
         self._is_closed = False
 
     async def start(self) -> None:
@@ -63,6 +67,8 @@ class WorkerPool:
         self, limits: monty.ResourceLimits, *, stubs: str | None = None, os_policy: monty.OSPolicy | None = None
     ) -> AsyncIterator[monty.AsyncMontySession]:
         """Takes a process; it is given back at the end, or replaced if the script in it was cut off.
+
+        Whose script has ended does not wait until its process is ready for the next one.
 
         Args:
             limits: Of the script.
@@ -92,9 +98,19 @@ class WorkerPool:
         self.num_running += 1
         try:
             yield session
-        finally:
+        except BaseException:
             self.num_running -= 1
             await asyncio.shield(session.__aexit__(None, None, None))
+            raise
+        self.num_running -= 1
+        returning = asyncio.ensure_future(session.__aexit__(None, None, None))
+        self._returning.add(returning)
+        returning.add_done_callback(self._returned)
+
+    def _returned(self, task: asyncio.Task[bool | None]) -> None:
+        self._returning.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a process that a program had run in was not given back: %s", error)
 
     async def aclose(self) -> None:
         """Ends all processes, whatever runs in them. Idempotent."""
@@ -102,6 +118,8 @@ class WorkerPool:
         async with self._starting:
             pool, self._pool = self._pool, None
         if pool is not None:
+            if self._returning:
+                await asyncio.wait(self._returning)
             await pool.__aexit__(None, None, None)
             await asyncio.sleep(_SETTLE_S)
 

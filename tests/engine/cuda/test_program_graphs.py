@@ -149,11 +149,14 @@ class Engine:
             eos_token_ids=(0,),
         )
 
-    def draw(self, places: Sequence[int], *, recorded: bool, takes: bool = True) -> list[int]:
-        """A step of some rows; without `takes` its tokens are void."""
+    def draw(self, places: Sequence[int], *, recorded: bool, takes: bool = True, finished: bool = False) -> list[int]:
+        """A step of some rows; without `takes` its tokens are void, with `finished` they are drawn from its logits."""
         rows = [self.rows[place] for place in places]
         lanes = [row.sample_lane for row in rows]
-        tokens = self.draw_recorded(rows, lanes) if recorded else self.draw_plainly(rows, lanes)
+        if finished:
+            tokens = self.finish(rows, lanes)
+        else:
+            tokens = self.draw_recorded(rows, lanes) if recorded else self.draw_plainly(rows, lanes)
         self.noted = {rows[at].row: noted for at, noted in self.programs.take_probes().items()}
         for row, token in zip(rows, tokens, strict=True):
             if takes:
@@ -169,6 +172,16 @@ class Engine:
         sampled = self.sampler.sample(draws.logits, lanes, None, draws.forced)
         draws.tell(sampled.token_ids)
         return sampled.token_ids.tolist()
+
+    def finish(self, rows: Sequence[Row], lanes: Sequence[SampleLane]) -> list[int]:
+        assert self.decoder is not None
+        running = self.programs.alike(lanes)
+        assert running
+        logits = torch.stack([logits_of(row) for row in rows]).to(self.state.device)
+        step = self.decoder.finish_by_program(logits, lanes, running)
+        assert step is not None
+        self.programs.note(step.noted)
+        return step.tokens.tolist()
 
     def draw_recorded(self, rows: Sequence[Row], lanes: Sequence[SampleLane]) -> list[int]:
         assert self.decoder is not None
@@ -253,6 +266,58 @@ def test_a_void_step_is_drawn_again_from_the_state_before(decoder: GraphDecoder,
         assert ours.draw([0], recorded=second) == theirs.draw([0], recorded=False)
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_logits_of_other_steps_are_drawn_from_as_recorded_steps_do(decoder: GraphDecoder, program: str) -> None:
+    ours, theirs = engines(decoder, [program, program, program])
+    ours.draw([0], recorded=True)
+    theirs.draw([0], recorded=False)
+    for finished, recorded in ((True, False), (False, True), (True, False), (False, False), (True, False)):
+        drawn = ours.draw([2, 0, 1], recorded=recorded, finished=finished)
+        assert drawn == theirs.draw([2, 0, 1], recorded=False)
+        assert ours.noted.keys() == theirs.noted.keys()
+        for row, noted in theirs.noted.items():
+            assert ours.noted[row] == pytest.approx(noted)
+    assert ours.state.last_tokens[:3].tolist() == theirs.state.last_tokens[:3].tolist()
+
+
+@pytest.mark.parametrize("program", ["state and recent tokens", "tokens of its own"])
+def test_logits_of_other_steps_are_drawn_from_beside_lanes_without_the_program(
+    decoder: GraphDecoder, program: str
+) -> None:
+    ours, theirs = engines(decoder, [program, None, program])
+    ours.draw([1, 2], recorded=True)
+    theirs.draw([1, 2], recorded=False)
+    for _ in range(3):
+        assert ours.draw([1, 0, 2], recorded=False, finished=True) == theirs.draw([1, 0, 2], recorded=False)
+    assert ours.state.last_tokens[:3].tolist() == theirs.state.last_tokens[:3].tolist()
+
+
+def test_a_program_that_was_never_recorded_draws_from_no_logits(decoder: GraphDecoder) -> None:
+    ours, _ = engines(decoder, ["scores", None])
+    lanes = [ours.rows[0].sample_lane]
+    running = ours.programs.alike(lanes)
+    assert running
+    logits = torch.zeros((1, V), device=decoder.state.device)
+    assert decoder.finish_by_program(logits, lanes, running) is None
+    ours.draw([0], recorded=True)
+    assert decoder.finish_by_program(logits, lanes, running) is not None
+    beside = [ours.rows[0].sample_lane, ours.rows[1].sample_lane]  # with such lanes it has never run
+    assert decoder.finish_by_program(torch.zeros((2, V), device=decoder.state.device), beside, running) is None
+
+
+def test_a_history_that_no_table_holds_is_drawn_from_elsewhere(
+    decoder: GraphDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, _ = engines(decoder, ["whole history"])
+    ours.draw([0], recorded=True)
+    row = ours.rows[0]
+    lane = SampleLane(row=0, position=33, num_output=30)
+    running = ours.programs.alike([lane])
+    assert running
+    logits = logits_of(row)[None].to(decoder.state.device)
+    assert decoder.finish_by_program(logits, [lane], running) is None
+
+
 @pytest.mark.parametrize("program", ["state and recent tokens", "tokens of its own"])
 def test_lanes_without_the_program_draw_as_they_always_do(decoder: GraphDecoder, program: str) -> None:
     ours, theirs = engines(decoder, [program, None, program])
@@ -298,7 +363,9 @@ def test_rows_that_come_go_and_move_at_random_draw_what_they_draw_alone(
         if choose.random() < 0.25:
             ours.draw(places, recorded=choose.random() < 0.6, takes=False)
         recorded = choose.random() < 0.6
-        assert ours.draw(places, recorded=recorded) == theirs.draw(places, recorded=False), number
+        finished = number > 0 and not recorded and choose.random() < 0.6
+        drawn = ours.draw(places, recorded=recorded or number == 0, finished=finished)
+        assert drawn == theirs.draw(places, recorded=False), number
 
 
 def test_a_program_is_recorded_after_some_uses_and_when_nothing_waits(
