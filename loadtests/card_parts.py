@@ -234,7 +234,7 @@ def _model(setting: Setting) -> Case:
 
 def _programs(setting: Setting) -> list[Case]:
     sizes = setting.sizes(
-        "--widths 1 8 64 --step-widths 1 8 32 --beside 1 64 --samples 64 --pages 24000 --tokens 272 --gateways 4",
+        "--widths 1 8 64 --step-widths 1 8 32 --beside 1 64 --samples 64 --pages 24000 --tokens 272 --gateways 8",
         "--widths 2 --step-widths 1 --beside --tokens 8 --rounds 2 --pages 256 --gateways 2",
     )
     arguments = ["--model", str(setting.served), "--device", setting.device, *sizes]

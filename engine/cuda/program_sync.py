@@ -35,6 +35,20 @@ class _Held(msgspec.Struct, eq=False):
     is_behind: bool = False
 
 
+class _Last(msgspec.Struct, frozen=True, eq=False):
+    """The newest step, not noted on its rows and sessions yet: most steps go on where the one before has ended.
+
+    Attributes:
+        rows: Of the lanes.
+        positions: Of the tokens that were drawn.
+        count: Steps that went on like that, this one included.
+    """
+
+    rows: list[int]
+    positions: list[int]
+    count: int
+
+
 class TableSync:
     """Fills a table from sessions, and tells these what was drawn by it.
 
@@ -47,6 +61,7 @@ class TableSync:
         self._views = [[self._view(row, parity) for parity in range(STATES)] for row in range(table.spare)]
         self._held: dict[int, _Held] = {}
         self._rows: frozenset[int] = frozenset()
+        self._last: _Last | None = None
 
     def bring(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
         """Brings rows up to date before a step; costs nothing on the device where nothing has changed.
@@ -55,6 +70,9 @@ class TableSync:
             rows: Of the lanes.
             lanes: All that run the program in the step, and where they stand.
         """
+        if self._goes_on(rows, lanes):
+            return
+        self._note()
         fresh = [at for at, row in enumerate(rows) if not self._holds(row, lanes[at].session)]
         if fresh:
             self._take(rows, lanes, fresh)
@@ -70,14 +88,12 @@ class TableSync:
 
     def drawn(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
         """Notes that a step has been started: sessions find their new state here."""
-        for row, lane in zip(rows, lanes, strict=True):
-            if self._table.states:
-                lane.session.keep(lane.position, self._views[row][lane.position % STATES])
-            held = self._held[row]
-            held.tokens_at, held.is_behind = lane.position + 1, True
+        count = 1 if self._last is None else self._last.count + 1  # `bring` has noted another one's
+        self._last = _Last(list(rows), [lane.position for lane in lanes], count)
 
     def recall(self, row: int, session: ProgramSession, position: int) -> None:
         """Tells a session, which goes on elsewhere, the newest tokens before a position if it may not know them."""
+        self._note()
         held = self._held.get(row)
         if held is None or held.session() is not session or not held.is_behind:
             return
@@ -90,10 +106,33 @@ class TableSync:
 
     def leave(self) -> None:
         """Gives sessions what is theirs; the table is given up."""
+        self._note()
         for row, held in self._held.items():
             session = held.session()
             if session is not None:
                 self.recall(row, session, held.tokens_at)
+
+    def _goes_on(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> bool:
+        """Whether a step goes on where the last one has ended, with the same lanes."""
+        last = self._last
+        if last is None or rows != last.rows or [lane.position - 1 for lane in lanes] != last.positions:
+            return False
+        return [self._held[row].session() for row in rows] == [lane.session for lane in lanes]
+
+    def _note(self) -> None:
+        """Notes on rows and sessions what steps have come to that went on where the one before had ended."""
+        last, self._last = self._last, None
+        if last is None:
+            return
+        for row, position in zip(last.rows, last.positions, strict=True):
+            held = self._held[row]
+            held.tokens_at, held.is_behind = position + 1, True
+            session = held.session()
+            if not self._table.states or session is None:
+                continue
+            if last.count > 1:
+                session.keep(position - 1, self._views[row][(position - 1) % STATES])
+            session.keep(position, self._views[row][position % STATES])
 
     def _holds(self, row: int, session: ProgramSession) -> bool:
         held = self._held.get(row)

@@ -41,6 +41,7 @@ class ProgramSession:
     Attributes:
         kind: Sessions of one kind are computed together.
         judges: It judges a guess.
+        is_plain: It draws one sequence's tokens from its logits, and tells nothing else.
         is_joint: It reads more than the logits of the place that it draws for.
         rows: Logits of those rows, as far as they are computed: [V] by number.
         guess: Of a pass over a guess: its tokens, which are those of its rows but for the first.
@@ -59,6 +60,7 @@ class ProgramSession:
         self.stream_key = stream_key
         self.judges = bound.function == VERIFY
         self.is_joint = num_lanes > 1 or (num_rows > 0 and not self.judges)
+        self.is_plain = not (self.is_joint or self.judges or num_rows or bound.graph.probes)
         self.kind = f"{bound.digest} {bound.types} {num_rows > 0}"  # a string: its hash is worked out once
         # The tokens of a guess are output as far as they stand.
         self.num_prompt = num_prompt - (num_rows - 1 if self.judges and num_rows else 0)

@@ -90,6 +90,7 @@ class ProgramRows:
         self._offered: set[int] = set()
         self._probes: _Probes = []
         self._prepared: _Prepared | None = None
+        self._alike: tuple[tuple[int, tuple[int, ...]], list[tuple[int, ProgramSession]] | None] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._sessions or self._offered)
@@ -99,12 +100,13 @@ class ProgramRows:
         session = self._sessions.pop(row, None)
         self._lanes.pop(row, None)
         self._offered.discard(row)
-        self._prepared = None
+        self._prepared = self._alike = None
         if session is not None and not self._sessions:
             self._runner.let_go()
 
     def assign(self, taken: RowAssignment) -> SamplingParams:
         """A sequence takes a row. Returns how the sampler is to draw for it."""
+        self._alike = None
         if taken.is_offered:
             self._offered.add(taken.row)
         if taken.program is None:
@@ -134,13 +136,24 @@ class ProgramRows:
         Returns:
             None if they do not go together, or if one of the others has a guess to verify.
         """
-        found = self.running(lanes)
-        if len({lane.session.kind for lane in found}) > 1 or any(lane.offers for lane in lanes):
+        if any(lane.offers for lane in lanes):
             return None
-        sessions = [lane.session for lane in found]
-        if any(session.is_joint or session.judges for session in sessions):
+        key = self._state.version, tuple([lane.row for lane in lanes])
+        if self._alike is None or self._alike[0] != key:
+            self._alike = key, self._running_alike(key[1])
+        found = self._alike[1]
+        if found is None:
             return None
-        return None if any(self._state[lanes[lane.row].row].is_special for lane in found) else found
+        return [ProgramLane(session, place, lanes[place].position) for place, session in found]
+
+    def _running_alike(self, rows: Sequence[int]) -> list[tuple[int, ProgramSession]] | None:
+        """Places and sessions of those rows that have a program, unless they do not go together."""
+        found = [(place, self._sessions[row]) for place, row in enumerate(rows) if row in self._sessions]
+        if len({session.kind for _, session in found}) > 1:
+            return None
+        if any(session.is_joint or session.judges for _, session in found):
+            return None
+        return None if any(self._state[rows[place]].is_special for place, _ in found) else found
 
     def prepare(self, lanes: Sequence[SampleLane]) -> None:
         """Has the draws of a step ready before its logits are computed.

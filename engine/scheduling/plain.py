@@ -39,7 +39,8 @@ def take_plain(sequence: Sequence, lane: Lane, token_id: int) -> TokenEvent | No
     """
     token_ids = sequence.token_ids
     if (
-        lane.start < sequence.num_prompt
+        token_id < 0
+        or lane.start < sequence.num_prompt
         or token_id in sequence.stop_ids
         or len(token_ids) + 1 >= sequence.max_total
         or not sequence.reported
@@ -57,7 +58,7 @@ def take_plain(sequence: Sequence, lane: Lane, token_id: int) -> TokenEvent | No
 
 
 def is_plain(sequence: Sequence) -> bool:
-    """True if nothing but tokens is wanted of a sequence, and nobody but the sampler has a say in them.
+    """True if nothing but tokens is wanted of a sequence, and nobody but the device has a say in them.
 
     A held context makes no difference while every token sees all before it: so decode the programs that let the engine
     generate. It is asked once the sequence has begun on it, for until that ends nobody can edit it.
@@ -68,7 +69,7 @@ def is_plain(sequence: Sequence) -> bool:
         and not request.passes
         and request.attention is None
         and sequence.constraint is None
-        and sequence.program is None
+        and (sequence.program is None or sequence.program.is_plain)
         and sequence.drafter is None
         and sequence.group is None
         and sequence.adapter.number < 0
