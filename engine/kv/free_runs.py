@@ -26,7 +26,7 @@ class FreeRuns:
     def __init__(self, num_pages: int) -> None:
         self._stops: dict[int, int] = {}
         self._starts: dict[int, int] = {}
-        # Of each class the starts, in the order in which they came: a dict is an ordered set.
+        # Of each class the starts, in the order in which they came: a dict is an ordered set, quick at its end.
         self._classes: list[dict[int, None]] = [{} for _ in range(num_pages.bit_length() + 1)]
         if num_pages:
             self._put(0, num_pages)
@@ -47,17 +47,19 @@ class FreeRuns:
         fits = (length - 1).bit_length()  # whatever is in this class or a higher one is long enough
         for starts in self._classes[fits:]:
             if starts:
-                return self._run(next(iter(starts)))
+                return self._run(_newest(starts))
         for starts in reversed(self._classes[:fits]):
             if starts:
-                return max((self._run(start) for start in islice(starts, _LOOKED_AT)), key=lambda run: run[1] - run[0])
+                _newest(starts)
+                some = islice(reversed(starts), _LOOKED_AT)
+                return max((self._run(start) for start in some), key=lambda run: run[1] - run[0])
         return None
 
     def first(self) -> int | None:
         """First page of a run, of the shortest ones; None if there is none."""
         for starts in self._classes:
             if starts:
-                return next(iter(starts))
+                return _newest(starts)
         return None
 
     def give(self, start: int, stop: int) -> None:
@@ -98,3 +100,10 @@ class FreeRuns:
     def _drop(self, start: int, stop: int) -> None:
         del self._stops[start], self._starts[stop]
         del self._classes[(stop - start).bit_length() - 1][start]
+
+
+def _newest(starts: dict[int, None]) -> int:
+    """The one that came last. Looked up from either side, a dict would step over all that has been removed there."""
+    start, _ = starts.popitem()
+    starts[start] = None
+    return start

@@ -12,6 +12,7 @@ from engine.scheduling import stepping
 from extensions.errors import RunCancelled, ScriptError, ScriptLimitExceeded
 from extensions.output import GenerateOptions
 from extensions.programs.request import EventEmitted, ProgramUsage
+from extensions.programs.run import ProgramRun
 from extensions.programs.stepping import ScriptGeneration
 from extensions.programs.world import World
 from extensions.sandbox import script
@@ -85,6 +86,13 @@ async def ended(stage: Stage, source: str, **options: Any) -> tuple[str, Program
     return told, run.usage
 
 
+async def told(run: ProgramRun, *, ends: bool) -> None:
+    """Reads a run's events to its end; its time is up with its first event if it `ends` then."""
+    async for event in run:
+        if isinstance(event, EventEmitted) and ends:
+            run.end(ScriptLimitExceeded("wall_s", 600.0, 600.0))
+
+
 async def both(
     stage: Stage, source: str, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> list[tuple[str, ProgramUsage]]:
@@ -118,6 +126,31 @@ async def test_what_a_script_took_before_its_time_was_up_is_counted(
         "The program reached its limit exec_s"
     )
     assert (known.num_completion_tokens, known.num_host_calls) == (15, asked.num_host_calls)
+
+
+@pytest.mark.parametrize("limit", ["kv_bytes", "kv_byte_seconds", "wall_s"])
+async def test_a_limit_that_the_server_watches_ends_a_script_with_steps_that_it_knows(
+    real: Stage, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be asked no more, so what it was given counts, and nothing of it is left."""
+    steps = main_of(BEGIN.format(count=15) + "return (await ctx.info()).bytes")
+    held_bytes = (await real.run(steps)).result
+    source = main_of(
+        BEGIN.format(count=15) + "await lm.emit_event('here', 1)\n"
+        "big = await lm.context('one two three ' * 40)\nawait big.prefill()\nawait lm.sleep(500)"
+    )
+    limits = {"kv_bytes": {"kv_bytes": held_bytes}, "kv_byte_seconds": {"kv_byte_seconds": 1}}.get(limit, {})
+    for stand_in in (STEPPING, GUESSING):
+        with monkeypatch.context() as patch:
+            patch.setattr(script, "STEPPING", stand_in)
+            run = await real.start(source, limits=limits)
+            with pytest.raises(ScriptLimitExceeded) as caught:
+                await told(run, ends=limit == "wall_s")
+        assert caught.value.limit == limit
+        assert run.usage.num_completion_tokens <= 15 + 8
+        assert run.usage.num_completion_tokens >= 15 or limit == "kv_byte_seconds"
+        real.check_rest()
+        await until(lambda: real.engine.stats.num_used_pages == 0)
 
 
 async def test_of_a_script_that_can_say_no_more_all_counts_that_it_was_given(
