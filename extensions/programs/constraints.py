@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.request import ConstraintKind, ConstraintSpec
 from extensions.programs.faults import fault
+from extensions.programs.jsons import check_depth
 
 _PARAM = "constrain"
 
@@ -52,6 +53,7 @@ def _names() -> str:
 def _json_schema(value: object) -> ConstraintSpec:
     if not isinstance(value, Mapping | bool):
         raise fault("constraint_invalid", "json_schema must be a schema, as a dict")
+    check_depth(value, "json_schema")
     try:
         source = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:

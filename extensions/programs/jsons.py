@@ -11,13 +11,32 @@ from extensions.programs.faults import invalid
 MAX_NAME_CHARS = 200
 """Longest name of anything that a script keeps or sends by a name."""
 
+MAX_DEPTH = 200
+"""Lists and dicts within each other. The sandbox itself cuts off without a word what is more than twice as deep."""
+
+
+def check_depth(value: object, name: str) -> None:
+    """Refuses what is nested too deep to leave the sandbox whole.
+
+    Raises:
+        ValueError: It is (`invalid_argument`).
+    """
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        containers = [one for one in level if isinstance(one, list | tuple | dict)]
+        if not containers:
+            return
+        level = [inner for one in containers for inner in (one.values() if isinstance(one, dict) else one)]
+    raise invalid(f"{name} is nested too deep: lists and dicts may lie {MAX_DEPTH} deep within each other")
+
 
 def encoded(value: object, name: str, most_bytes: int) -> bytes:
     """A value as JSON in UTF-8.
 
     Raises:
-        ValueError: It is no JSON, no valid Unicode or too large (`invalid_argument`).
+        ValueError: It is no JSON, no valid Unicode, too deep or too large (`invalid_argument`).
     """
+    check_depth(value, name)
     try:
         data = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -31,8 +50,9 @@ def copied(value: object, name: str) -> Any:
     """A value as it is after a way through JSON: nothing of the script's own is left in it.
 
     Raises:
-        ValueError: It is no JSON (`invalid_argument`).
+        ValueError: It is no JSON, or too deep (`invalid_argument`).
     """
+    check_depth(value, name)
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:

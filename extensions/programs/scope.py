@@ -17,6 +17,7 @@ from extensions.parsing.plain import plain_text
 from extensions.programs.events import RunEvents
 from extensions.programs.faults import fault, invalid
 from extensions.programs.guard import Guard
+from extensions.programs.jsons import check_depth
 from extensions.programs.planner import Feature, PathRecord, Plan, is_slower, plan
 from extensions.programs.request import EventEmitted, ProgramRequest, TextEmitted
 from extensions.programs.trace import Trace
@@ -257,8 +258,9 @@ class RunScope:
         """Sends an event of the script's own.
 
         Raises:
-            ValueError: The data is no JSON (`invalid_argument`).
+            ValueError: The data is no JSON, or nested too deep (`invalid_argument`).
         """
+        check_depth(data, "data")
         try:
             encoded = json.dumps(data, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:

@@ -12,6 +12,7 @@ import pytest
 
 from extensions.errors import ScriptCrashed, ScriptError, ScriptLimitExceeded
 from extensions.programs.contexts import MAX_FORKS
+from extensions.programs.jsons import MAX_DEPTH
 from extensions.programs.request import EventEmitted
 from tests.extensions.programs.stage import ANSWER, Stage, main_of, scripted_stage
 from tests.fakes import ScriptedEngine, repeats
@@ -263,7 +264,9 @@ async def test_a_handle_of_another_run_is_nothing_here(stage: Stage) -> None:
 
 async def test_names_of_what_another_run_holds_open_nothing(stage: Stage) -> None:
     """Whoever guesses what the server calls another run's context has nothing that takes such a name."""
-    first = await stage.start(main_of("ctx = await lm.context('secret')\nawait lm.emit('x')\nawait lm.sleep(60)"))
+    first = await stage.start(
+        main_of("ctx = await lm.context('secret')\nawait ctx.prefill()\nawait lm.emit('x')\nawait lm.sleep(60)")
+    )
     async for _ in first:
         break
     engine = stage.engine
@@ -384,7 +387,7 @@ async def test_a_worker_that_is_killed_costs_its_own_run_and_is_replaced(stage: 
     async for _ in run:
         break
     (worker,) = (child for child in psutil.Process().children() if child.pid not in before)
-    other = await stage.start(main_of("await lm.emit('on')\nreturn 'other'"))
+    other = await stage.start(main_of("await lm.emit_event('on', 1)\nreturn 'other'"))
     os.kill(worker.pid, signal.SIGKILL)
     with pytest.raises(ScriptCrashed) as caught:
         await run.result()
@@ -409,12 +412,46 @@ async def test_big_arguments_of_calls_are_told_or_limited(stage: Stage) -> None:
 
 
 async def test_a_deep_argument_harms_nobody(stage: Stage) -> None:
-    for use in ("lm.emit_event('x', x)", "lm.context(x)", "lm.decode(x)", "lm.constraint({'json_schema': x})"):
+    for use, message in (
+        ("lm.emit_event('x', x)", "data is nested too deep"),
+        ("lm.emit_event('x', {'a': (1, x)})", "data is nested too deep"),
+        ("lm.context(x)", "content must be a list of token ids"),
+        ("lm.decode(x)", "tokens must be a list of token ids"),
+        ("lm.constraint({'json_schema': x})", "json_schema must be a schema"),
+        ("lm.constraint({'json_schema': {'enum': x}})", "deep"),
+    ):
         source = main_of(f"x: list = []\nfor at in range(50000):\n    x = [x]\nawait {use}")
-        with pytest.raises((ScriptError, ScriptLimitExceeded)) as caught:
+        with pytest.raises(ScriptError) as caught:
             await stage.run(source, checks=False)
-        print(use, repr(caught.value)[:300])
+        assert message in str(caught.value)
     assert (await stage.run(main_of("return 'well'"))).content == "well"
+
+
+async def test_data_may_be_as_deep_as_is_said_and_no_deeper(stage: Stage) -> None:
+    seen = await stage.value(
+        """
+        told = []
+        for depth in (MAX, MAX + 1):
+            x = 1
+            for at in range(depth):
+                x = [x] if at % 2 else {"a": x}
+            try:
+                await lm.emit_event("x", x)
+                told.append("sent")
+            except ValueError as error:
+                told.append(str(error))
+        return told
+        """.replace("MAX", str(MAX_DEPTH)),
+        checks=False,
+    )
+    refused = f"invalid_argument: data is nested too deep: lists and dicts may lie {MAX_DEPTH} deep within each other"
+    assert seen == ["sent", refused]
+    (event,) = stage.events
+    assert isinstance(event, EventEmitted)
+    depth, data = 0, event.data
+    while isinstance(data, list | dict):
+        depth, data = depth + 1, data[0] if isinstance(data, list) else data["a"]
+    assert (depth, data) == (MAX_DEPTH, 1)
 
 
 async def test_eight_hostile_runs_do_not_stop_a_ninth() -> None:

@@ -137,7 +137,7 @@ async def test_a_limit_that_the_server_watches_ends_a_script_with_steps_that_it_
     held_bytes = (await real.run(steps)).result
     source = main_of(
         BEGIN.format(count=15) + "await lm.emit_event('here', 1)\n"
-        "big = await lm.context('one two three ' * 40)\nawait big.prefill()\nawait lm.sleep(500)"
+        "big = await lm.context('one two three ' * 40)\nawait big.prefill()\nawait lm.sleep(100)"
     )
     limits = {"kv_bytes": {"kv_bytes": held_bytes}, "kv_byte_seconds": {"kv_byte_seconds": 1}}.get(limit, {})
     for stand_in in (STEPPING, GUESSING):
