@@ -185,6 +185,8 @@ def _prompts(setting: Setting) -> list[Case]:
         long = ["--widths", "1", "--output", "64", "--prefill", "2048", "--batch", "16", "--pages", "68496"]
         rounds = ["--rounds", "9", "--warm-up", "12"]
         cases.append(_offline(setting, SHAPES[0], "prompts-cudnn", [*long, *rounds], tell.prompts))
+        long = ["--widths", "1", "--output", "64", "--prefill", "2048", "--batch", "16", "--pages", "12000"]
+        cases.append(_offline(setting, SHAPES[2], "prompts-recorded", [*long, *rounds], tell.prompts))
     return cases
 
 
