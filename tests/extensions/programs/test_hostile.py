@@ -14,7 +14,7 @@ from extensions.errors import ScriptCrashed, ScriptError, ScriptLimitExceeded
 from extensions.programs.contexts import MAX_FORKS
 from extensions.programs.jsons import MAX_DEPTH
 from extensions.programs.request import EventEmitted
-from tests.extensions.programs.stage import ANSWER, Stage, main_of, scripted_stage
+from tests.extensions.programs.stage import ANSWER, Stage, main_of, scripted_stage, until
 from tests.fakes import ScriptedEngine, repeats
 
 CATCH_ALL = """
@@ -78,6 +78,7 @@ LIMITS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("limit", "limits", "source"), LIMITS, ids=[f"{one[0]}-{at}" for at, one in enumerate(LIMITS)])
 async def test_a_limit_ends_the_run_and_nothing_catches_it(limit: str, limits: dict[str, Any], source: str) -> None:
+    tasks = asyncio.all_tasks()
     text_stage = scripted_stage(repeats(300))
     with pytest.raises(ScriptLimitExceeded) as caught:
         async with asyncio.timeout(200):
@@ -88,6 +89,7 @@ async def test_a_limit_ends_the_run_and_nothing_catches_it(limit: str, limits: d
     assert limit in str(error)
     assert (await text_stage.run(main_of("return 'well'"))).content == "well"
     await text_stage.aclose()
+    await until(lambda: asyncio.all_tasks() <= tasks)
 
 
 async def test_too_many_contexts_can_be_caught_and_released(stage: Stage) -> None:
