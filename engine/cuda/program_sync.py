@@ -53,7 +53,7 @@ class TableSync:
     """Fills a table from sessions, and tells these what was drawn by it.
 
     Args:
-        table: The table; written by nobody else but recorded steps.
+        table: The table; written by nobody else but steps that end with the program.
     """
 
     def __init__(self, table: ProgramTable) -> None:
@@ -87,7 +87,7 @@ class TableSync:
             self._sync_tokens(rows, lanes)
 
     def drawn(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
-        """Notes that a step has been started: sessions find their new state here."""
+        """To be told that a step has been started. Sessions find their new state once something else happens to them."""
         count = 1 if self._last is None else self._last.count + 1  # `bring` has noted another one's
         self._last = _Last(list(rows), [lane.position for lane in lanes], count)
 

@@ -31,9 +31,6 @@ class FreeRuns:
         if num_pages:
             self._put(0, num_pages)
 
-    def __bool__(self) -> bool:
-        return bool(self._stops)
-
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Start and stop of each, by start."""
         return iter(sorted(self._stops.items()))
