@@ -87,7 +87,7 @@ class TableSync:
             self._sync_tokens(rows, lanes)
 
     def drawn(self, rows: Sequence[int], lanes: Sequence[ProgramLane]) -> None:
-        """To be told that a step has been started. Sessions find their new state once something else happens to them."""
+        """To be told that a step has been started. Sessions find their state once something else happens."""
         count = 1 if self._last is None else self._last.count + 1  # `bring` has noted another one's
         self._last = _Last(list(rows), [lane.position for lane in lanes], count)
 
